@@ -1,0 +1,1 @@
+"""Benchmarks of single parts, each a click command that also runs as ``python -m``."""

@@ -1,0 +1,1 @@
+"""The papers' tables and figures again, simulated, with verdicts computed from what the runs say."""

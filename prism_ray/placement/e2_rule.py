@@ -1,0 +1,347 @@
+"""E2's rule: which replica a prompt goes to (arXiv 2407.00023, section 3.2). Counts no requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, exp
+from typing import NamedTuple
+
+from prism_ray.placement.e2_books import YOUNGEST, E2Book
+from prism_ray.placement.e2_params import E2Params
+from prism_ray.placement.e2_terms import Terms, cached_tokens
+from prism_ray.placement.forest import Match, Node
+from prism_ray.placement.replication import Replication, key_node
+
+
+class Chosen(NamedTuple):
+    """A replica, how much of the prompt it is believed to have, the rule, and what was compared."""
+
+    book: E2Book
+    cached_tokens: int
+    kind: str
+    numbers: dict[str, float | int | str]
+
+
+class Rule:
+    """``books`` are the replicas that take something new, by name; ``since_s`` is when the first came.
+
+    What it reads (books, terms, the forest's nodes) is kept by others; its own are the turns of new
+    replicas and, through ``Replication``, the copies that it decided.
+    """
+
+    def __init__(self, params: E2Params, terms: Terms, replication: Replication) -> None:
+        self.books: list[E2Book] = []
+        self.since_s = 0.0
+        self._params = params
+        self._terms = terms
+        self._replication = replication
+        self._by_name: dict[str, E2Book] = {}
+        self._explored = 0
+
+    def choose_among(self, books: list[E2Book]) -> None:
+        """From now on these replicas take something new."""
+        self.books = books
+        self._by_name = {book.replica: book for book in books}
+
+    def choose(self, found: Match, prompt_tokens: int, now_s: float) -> Chosen:
+        """Exploit where more of the prompt is cached than missing, else explore."""
+        cached = min(found.tokens, prompt_tokens - 1)
+        if prompt_tokens - cached < cached:
+            exploited = self._exploit(found, prompt_tokens, now_s)
+            if exploited is not None:
+                return exploited
+        return self._explore(found, prompt_tokens, now_s)
+
+    def _exploit(self, found: Match, prompt_tokens: int, now_s: float) -> Chosen | None:
+        node = _longest(found)
+        if self._params.recent_s:
+            self._ask(node, now_s)
+        by_name = self._by_name
+        holders = [by_name[name] for name in node.holders if name in by_name]
+        if not holders:
+            return None
+        kind = "exploit"
+        if self._params.replicate:
+            copied = self._replicate(found, holders, now_s)
+            if copied is not None:
+                copy, kind = copied
+                if kind == "replicate":
+                    return Chosen(copy, cached_tokens(copy, found), kind, {"holders": len(holders)})
+                holders = [copy]
+        surplus: frozenset[str] = frozenset()
+        if self._params.replicate and len(holders) > 1:
+            needed = self._needed(node, holders, now_s)
+            if len(needed) < len(holders):
+                kept = {book.replica for book in needed}
+                surplus = frozenset(b.replica for b in holders if b.replica not in kept)
+            holders = needed
+        book = self._cheapest(holders, found, prompt_tokens, now_s)
+        cached = cached_tokens(book, found)
+        load = self._terms.load_s(book, now_s)
+        numbers: dict[str, float | int | str] = {
+            "cached_tokens": cached,
+            "missed_tokens": prompt_tokens - cached,
+            "holders": len(node.holders),
+            "load_s": load,
+            "wait_s": self._terms.wait_s(book),
+        }
+        other: E2Book | None = None
+        if self._params.rebalance and load > self._params.busy_share * self._params.window_s:
+            other = self._lighter(book, load, found, prompt_tokens, now_s)
+            kind = "rebalance" if other is not None else kind
+        if other is None and self._params.spill:
+            other = self.sooner(
+                book, self._terms.wait_s(book), found, prompt_tokens, surplus=surplus
+            )
+            kind = "spill" if other is not None else kind
+        if other is not None:
+            numbers["instead_of"] = book.replica
+            book = other
+            cached = cached_tokens(book, found)
+            numbers["other_load_s"] = self._terms.load_s(book, now_s)
+            numbers["other_wait_s"] = self._terms.wait_s(book)
+        return Chosen(book, cached, kind, numbers)
+
+    def _explore(self, found: Match, prompt_tokens: int, now_s: float) -> Chosen:
+        until = self._params.explore_until
+        new = [book for book in self.books if book.is_new(until)]
+        candidates = self.books
+        kind = "explore"
+        if new and len(new) < len(self.books):
+            # Each new replica gets every n-th exploring request, n = 1 / share, over all of them.
+            self._explored += 1
+            share = min(0.5, self._params.explore_share * len(new))
+            if int(self._explored * share) > int((self._explored - 1) * share):
+                book = min(new, key=lambda b: (b.explored, b.replica))
+                book.explored += 1
+                numbers: dict[str, float | int | str] = {"served": book.served}
+                return Chosen(book, cached_tokens(book, found), "new-replica", numbers)
+            candidates = [book for book in self.books if not book.is_new(until)]
+        elif self._params.decode_balance:
+            decoding = self._decode_heavy()
+            if decoding is not None:
+                share = decoding.decode_s / decoding.load_s
+                cached = cached_tokens(decoding, found)
+                return Chosen(decoding, cached, "decode", {"decode_share": share})
+        book = self._cheapest(candidates, found, prompt_tokens, now_s)
+        if self._params.spill:
+            # The load of a whole window says little of who is busy now.
+            own_s = self._terms.prefill_s(book, prompt_tokens, prompt_tokens)
+            waits = self._terms.waits_s(candidates)
+            least_s = min(waits)
+            if self._terms.wait_s(book) > least_s + own_s:
+                shortest = [b for b, w in zip(candidates, waits, strict=True) if w == least_s]
+                book = min(shortest, key=lambda b: (b.placed, b.replica))
+        cached = cached_tokens(book, found)
+        return Chosen(
+            book,
+            cached,
+            kind,
+            {
+                "cached_tokens": cached,
+                "missed_tokens": prompt_tokens - cached,
+                "load_s": self._terms.load_s(book, now_s),
+                "evict_s": self._terms.evict_s(book, prompt_tokens - cached),
+                "wait_s": self._terms.wait_s(book),
+            },
+        )
+
+    def _cheapest(
+        self, books: Sequence[E2Book], found: Match, prompt_tokens: int, now_s: float
+    ) -> E2Book:
+        """The least L + M + P; among those within ``equal_cost`` of it, where it is done first.
+
+        Ties go to who was placed on least, never by position.
+        """
+        if len(books) == 1:
+            return books[0]
+        fixed_s, token_s = self._terms.costs.fit.time.line(prompt_tokens)
+        window_s = self._params.window_s
+        whole_s = fixed_s + token_s * prompt_tokens
+        owns: list[float] = []
+        costs: list[float] = []
+        for book in books:
+            cached = cached_tokens(book, found)
+            own_s = (whole_s - token_s * cached) * book.speed.factor
+            shelf = book.shelf
+            missed = prompt_tokens - cached
+            if shelf.tokens + missed > shelf.room_tokens:
+                own_s += self._terms.evict_s(book, missed)
+            owns.append(own_s)
+            costs.append(book.scaled_load_s(window_s, now_s) + own_s)
+        limit = min(costs) * self._params.equal_cost
+        waits = self._terms.waits_s(books)
+        best: tuple[float, float, int, str] | None = None
+        chosen = books[0]
+        for book, cost_s, own_s, wait_s in zip(books, costs, owns, waits, strict=True):
+            if cost_s > limit or (best is not None and wait_s + own_s > best[0]):
+                continue
+            key = (wait_s + own_s, cost_s, book.placed, book.replica)
+            if best is None or key < best:
+                best, chosen = key, book
+        return chosen
+
+    def _needed(self, node: Node, holders: list[E2Book], now_s: float) -> list[E2Book]:
+        """As many of a prefix's holders as its load keeps busy; those that had most of it lately.
+
+        The others get no more of it: their copies leave the window and are evicted.
+        """
+        needed = max(self._kept_busy(node, now_s), self._replication.copies(node, now_s), 1)
+        if needed >= len(holders):
+            return holders
+        shared = node.shared
+        return sorted(holders, key=lambda b: (-shared.get(b.replica, 0), b.replica))[:needed]
+
+    def _kept_busy(self, node: Node, now_s: float) -> int:
+        """How many replicas the prefix's load keeps busy: within H, and at its rate of late."""
+        share = node.load_s / self._elapsed(now_s)
+        if node.asked is not None and node.uses:
+            rate, at_s = node.asked
+            rate *= exp((at_s - now_s) / self._params.recent_s)
+            share = max(share, rate * node.load_s / node.uses)
+        return ceil(share / self._params.busy_share)
+
+    def _copy_ratio(self, found: Match) -> float:
+        """How often what a spilled request computes again counts."""
+        ratio = self._params.spill_ratio
+        if self._params.copy_shared and found.nodes:
+            node = found.nodes[-1]
+            holders = len(node.holders)
+            # A copy that the prefix does not keep busy is of no use to others.
+            if self._kept_busy(node, self._terms.now_s) > holders:
+                ratio *= min(1.0, (holders + 1) / max(1, node.uses))
+        return ratio
+
+    def _ask(self, node: Node, now_s: float) -> None:
+        """Another request wants the prefix: its rate over about the last ``recent_s``."""
+        memory_s = self._params.recent_s
+        rate, at_s = node.asked or (0.0, now_s)
+        node.asked = rate * exp((at_s - now_s) / memory_s) + 1.0 / memory_s, now_s
+
+    def _replicate(
+        self, found: Match, holders: list[E2Book], now_s: float
+    ) -> tuple[E2Book, str] | None:
+        """The replica that gets a copy now, if one is due, or that was given this part of the tree."""
+        for node in found.nodes:
+            given_to = self._replication.given_to(node, now_s)
+            if given_to is None:
+                continue
+            book = self._by_name.get(given_to)
+            if book is not None and self._carries(book, now_s):
+                return book, "split"
+            node.moved = None
+        node = key_node(found.part or found.nodes[-1])
+        if not self._replication.is_due(node):
+            return None
+        holding = {book.replica for book in holders}
+        others = [book for book in self.books if book.replica not in holding]
+        if not others:
+            self._replication.nowhere(node)
+            return None
+        waits = self._terms.waits_s(others)
+        least_s = min(waits)
+        lightest = min(
+            [b for b, wait_s in zip(others, waits, strict=True) if wait_s == least_s],
+            key=lambda b: (self._terms.load_s(b, now_s), b.placed, b.replica),
+        )
+        copies = len(holders) + 1
+        self._replication.copied(node, copies, now_s)
+        self._replication.split(node, lightest.replica, copies, now_s)
+        return lightest, "replicate"
+
+    def _carries(self, book: E2Book, now_s: float) -> bool:
+        """Whether a replica is not out of proportion to the lightest."""
+        least = min([self._terms.load_s(b, now_s) for b in self.books])
+        return self._terms.load_s(book, now_s) <= self._params.rebalance_ratio * max(least, 1e-9)
+
+    def _lighter(
+        self, book: E2Book, load: float, found: Match, prompt_tokens: int, now_s: float
+    ) -> E2Book | None:
+        """The lightest replica, if ``book`` is the heaviest and out of proportion to it."""
+        window_s = self._params.window_s
+        loads = [b.scaled_load_s(window_s, now_s) for b in self.books]
+        least = min(loads)
+        if load < max(loads) or load <= self._params.rebalance_ratio * least:
+            return None
+        lightest = self.books[loads.index(least)]
+        if self._params.recent_s and self._terms.wait_s(lightest) > self._terms.wait_s(book):
+            return None
+        missed = prompt_tokens - cached_tokens(lightest, found)
+        apart_s = book.load_s - lightest.load_s
+        gain_s = apart_s - self._terms.prefill_s(lightest, missed, prompt_tokens)
+        return lightest if gain_s > 0 and lightest is not book else None
+
+    def sooner(
+        self,
+        home: E2Book,
+        here_s: float,
+        found: Match,
+        prompt_tokens: int,
+        *,
+        among: frozenset[str] | None = None,
+        surplus: frozenset[str] = frozenset(),
+    ) -> E2Book | None:
+        """A replica where the request would be done sooner than waiting ``here_s``, of ``among`` if given.
+
+        Holders of a part of its prompt and replicas near the shortest wait. What it would compute
+        there and not at home counts ``spill_ratio`` times more: others wait for that too. A holder
+        in ``surplus`` is being given up: it counts as if it had to compute all of it.
+        """
+        params = self._params
+        fixed_s, token_s = self._terms.costs.fit.time.line(prompt_tokens)
+        own_s = (
+            fixed_s + token_s * (prompt_tokens - cached_tokens(home, found))
+        ) * home.speed.factor
+        if here_s <= own_s * params.spill_after:
+            return None
+        ratio = self._copy_ratio(found)
+        best_s, best = here_s + own_s, home
+        waits = self._terms.waits_s(self.books)
+        limit = min(waits) * params.near_minimum
+        for book, wait_s in zip(self.books, waits, strict=True):
+            if among is not None and book.replica not in among:
+                continue
+            factor = book.speed.factor
+            if wait_s >= best_s:
+                continue
+            cached = cached_tokens(book, found)
+            if not cached and wait_s > limit:
+                continue
+            there_s = (fixed_s + token_s * (prompt_tokens - cached)) * factor
+            extra_s = max(0.0, there_s - own_s) * ratio
+            if book.replica in surplus:
+                extra_s += token_s * cached * factor
+            takes_s = wait_s + there_s + extra_s
+            if takes_s < best_s or (takes_s == best_s and book.placed < best.placed):
+                best_s, best = takes_s, book
+        return best if best is not home else None
+
+    def _decode_heavy(self) -> E2Book | None:
+        """The replica whose share of decoding is above ImbalR times the mean, if one decodes."""
+        shares = [b.decode_s / b.load_s if b.load_s > 0 else 0.0 for b in self.books]
+        highest = max(shares)
+        mean = sum(shares) / len(shares)
+        if not mean or highest <= self._params.decode_ratio * mean:
+            return None
+        return self.books[shares.index(highest)]
+
+    def _elapsed(self, now_s: float) -> float:
+        """Seconds that the window holds by now."""
+        window_s = self._params.window_s
+        return min(window_s, max(now_s - self.since_s, window_s / YOUNGEST))
+
+
+def _longest(found: Match) -> Node:
+    """The longest node of the matched front, the deepest of equals; ``found`` is not empty."""
+    best: Node | None = None
+    tokens = -1
+    for node in found.nodes:
+        if node.tokens >= tokens:
+            best, tokens = node, node.tokens
+    part = found.part
+    if part is not None:
+        matched = found.tokens - (found.nodes[-1].end_tokens if found.nodes else 0)
+        if matched >= tokens:
+            best = part
+    assert best is not None
+    return best

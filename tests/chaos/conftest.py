@@ -1,0 +1,43 @@
+"""A Ray and a Serve of the chaos tests' own: nothing of what they do to it is left for others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray import serve
+
+from loadgen.bench.ports import free_ports
+from prism_ray.application import SERVE_ENVIRONMENT, assemble
+from prism_ray.config import PrismConfig
+from prism_ray.serving.replica import Replica
+from tests.faults.application import Application
+
+REPOSITORY = Path(__file__).parents[2]
+
+# Before any Ray starts: its processes take the environment of this moment.
+os.environ.setdefault("PRISM_MODELS_DIR", str(REPOSITORY / "models"))
+
+
+@pytest.fixture
+def deploy() -> Iterator[Callable[[dict[str, Any], type[Replica]], Application]]:
+    """Start Ray and Serve and deploy an application on it; all of it ends with the test."""
+
+    def run(config: dict[str, Any], replica_class: type[Replica]) -> Application:
+        os.environ.update(SERVE_ENVIRONMENT)
+        # Ray's workers are very nice (15): beside anything else, a real engine would start for minutes.
+        os.environ.setdefault("RAY_worker_niceness", "5")
+        (port,) = free_ports(1)
+        ray.init(num_cpus=16, include_dashboard=False, logging_level="warning", namespace="tests")
+        serve.start(http_options={"host": "127.0.0.1", "port": port})
+        loaded = PrismConfig.load(config)
+        serve.run(assemble(loaded, replica_class=replica_class), name="default", route_prefix="/")
+        return Application(f"http://127.0.0.1:{port}", loaded.replicas.count, loaded.ingress.count)
+
+    yield run
+    serve.shutdown()
+    ray.shutdown()

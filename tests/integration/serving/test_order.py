@@ -1,0 +1,148 @@
+"""The order that QAS planned is the order in which the engine admits, whatever the way there does.
+
+Three ingresses, bodies delayed at random, at least three requests waiting. The real SGLang
+scheduler's own admissions are read by the plugin in its process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from loadgen.bench.handles import replica_handle
+from prism_ray.serving.messages import Answer, Body
+from prism_ray.telemetry.embedded import EmbeddedStore
+from prism_ray.telemetry.reader import read_state
+
+from .admissions import AdmissionsReplica
+
+pytestmark = pytest.mark.serve
+
+CONCURRENT = 40
+MAX_DELAY_S = 0.03
+LATE_SHARE = 0.05
+LATE_S = 1.5
+"""So late that the plan gate gives up: more than its patience, whatever the smoothed lag."""
+
+
+class SlowWayReplica(AdmissionsReplica):
+    """A replica whose bodies arrive late at random."""
+
+    async def __init__(self, config_json: str) -> None:  # type: ignore[misc]
+        self._random = random.Random(7)
+        await super().__init__(config_json)
+
+    async def generate(self, call: Body) -> AsyncIterator[Answer]:
+        await asyncio.sleep(self._delay_s(call))
+        async for message in super().generate(call):
+            yield message
+
+    def _delay_s(self, call: Body) -> float:
+        return self._random.uniform(0, MAX_DELAY_S)
+
+
+class LateBodiesReplica(SlowWayReplica):
+    """And some first attempts are so late that their entries are voided."""
+
+    def _delay_s(self, call: Body) -> float:
+        late = call.attempt == 0 and self._random.random() < LATE_SHARE
+        return LATE_S if late else super()._delay_s(call)
+
+
+SIMULATED = {
+    "extends": "simulated",
+    "engine": {"simulated": {"pool_tokens": 20_000, "context_length": 4096}},
+}
+SGLANG = {
+    "extends": "cpu-smollm2",
+    "model": {"name": "simulated", "path": "models:random-tiny"},
+    "engine": {"args": {"max_total_tokens": 20_000, "chunked_prefill_size": 512}},
+}
+
+
+@pytest.mark.parametrize(
+    ("engine", "replica_class", "requests"),
+    [
+        pytest.param(SIMULATED, SlowWayReplica, 500, id="simulated"),
+        pytest.param(
+            SIMULATED, LateBodiesReplica, 250, id="simulated, with bodies that are too late"
+        ),
+        pytest.param(SGLANG, SlowWayReplica, 500, id="sglang", marks=pytest.mark.real_engine),
+    ],
+)
+def test_the_engine_admits_in_the_planned_order(
+    run_app: Callable[..., httpx.Client],
+    request: pytest.FixtureRequest,
+    engine: dict[str, Any],
+    replica_class: type[SlowWayReplica],
+    requests: int,
+) -> None:
+    if engine is SGLANG:
+        request.getfixturevalue("random_tiny")
+    store = EmbeddedStore.start()
+    try:
+        config = engine | {
+            "ingress": {"count": 3, "num_cpus": 0.1},
+            "replicas": {"max_running": 8, "num_cpus": 0.5, "body_wait_s": 0.2},
+            "redis": {"url": store.url},
+        }
+        client = run_app(config, replica_class=replica_class)
+        waiting = asyncio.run(_fire(str(client.base_url), requests))
+        handle = replica_handle()
+        admitted = handle.admissions.remote().result()
+        planned = asyncio.run(_decisions(store.url, requests))
+    finally:
+        store.stop()
+    assert len(admitted) == len(set(admitted)) == requests
+    assert sorted(waiting)[len(waiting) // 4] >= 3, "the window must have had a choice"
+    planned.sort(key=lambda d: (d.plan_version, d.position))
+    last_attempt = {d.request_id: d.attempt for d in planned}
+    again = sum(attempt > 0 for attempt in last_attempt.values())
+    print(f"{again} of {requests} were voided and planned again")
+    if replica_class is LateBodiesReplica:
+        assert again >= LATE_SHARE * requests / 3, "no entry was voided"
+    expected = [d.request_id for d in planned if d.attempt == last_attempt[d.request_id]]
+    assert admitted == expected
+
+
+async def _decisions(url: str, requests: int) -> list[Any]:
+    await asyncio.sleep(1.0)  # the store's writer works in the background
+    state = await read_state(url, "default", decisions=10 * requests)
+    return [row.decision for row in state.decisions]
+
+
+async def _fire(base_url: str, requests: int) -> list[int]:
+    """Send all requests, a bounded number at a time; sample how many waited in the window."""
+    rng = random.Random(3)
+    words = [f"word{n}" for n in range(200)]
+    documents = [" ".join(rng.choices(words, k=40)) for _ in range(20)]
+    slots = asyncio.Semaphore(CONCURRENT)
+    waiting: list[int] = []
+
+    async def ask(http: httpx.AsyncClient, number: int) -> None:
+        async with slots:
+            await asyncio.sleep(rng.uniform(0, 0.02))
+            parts: list[dict[str, Any]] = [
+                {"type": "text", "text": d, "prism": {"segment": f"d{i}", "reorderable": True}}
+                for i, d in enumerate(rng.sample(documents, 4))
+            ]
+            parts.append({"type": "text", "text": f"Question {number}?"})
+            body = {"messages": [{"role": "user", "content": parts}], "max_tokens": 2}
+            answer = await http.post("/v1/chat/completions", json=body)
+            assert answer.status_code == 200, answer.text
+
+    async def watch(http: httpx.AsyncClient) -> None:
+        while True:
+            await asyncio.sleep(0.2)
+            waiting.append((await http.get("/prism/state")).json()["waiting"])
+
+    async with httpx.AsyncClient(base_url=base_url, timeout=300.0) as http:
+        watcher = asyncio.create_task(watch(http))
+        await asyncio.gather(*(ask(http, number) for number in range(requests)))
+        watcher.cancel()
+    return waiting

@@ -1,0 +1,181 @@
+"""Brute-force twins of the peers: every choice from its definition, over plain lists, no shortcut.
+
+A twin is asked for its whole order of a queue (oldest first) at the start of a replica's turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from prism_ray.model import Ticket
+from prism_ray.scheduling import CacheView
+
+Twin = Callable[[Sequence[Ticket], CacheView], list[str]]
+
+
+def path_of(ticket: Ticket) -> tuple[bytes, ...]:
+    return tuple(atom.id for atom in ticket.skeleton.path(ticket.skeleton.native_order))
+
+
+def matched_tokens(ticket: Ticket, cache: CacheView) -> int:
+    return cache.match(ticket.skeleton.path(ticket.skeleton.native_order)).cached_tokens
+
+
+def cached_tokens(ticket: Ticket, cache: CacheView) -> int:
+    return min(matched_tokens(ticket, cache), max(0, ticket.skeleton.prompt_tokens - 1))
+
+
+def cached_path(ticket: Ticket, cache: CacheView) -> tuple[bytes, ...]:
+    path = ticket.skeleton.path(ticket.skeleton.native_order)
+    cached = cache.match(path).cached_tokens
+    ends = [sum(a.tokens for a in path[: n + 1]) for n in range(len(path))]
+    return tuple(atom.id for atom, end in zip(path, ends, strict=True) if end <= cached)
+
+
+def common_tokens(a: Ticket, b: Ticket) -> int:
+    path = a.skeleton.path(a.skeleton.native_order)
+    shared = 0
+    for atom, other in zip(path, path_of(b), strict=False):
+        if atom.id != other:
+            break
+        shared += atom.tokens
+    return shared
+
+
+def waits_for_another(queue: Sequence[Ticket], cache: CacheView) -> set[str]:
+    """Held back: at most 32 tokens cached, and 32 shared with an earlier one that is not held."""
+    held: set[str] = set()
+    for number, ticket in enumerate(queue):
+        if matched_tokens(ticket, cache) > 32:
+            continue
+        before = [
+            other
+            for other in queue[:number]
+            if other.request_id not in held and matched_tokens(other, cache) <= 32
+        ]
+        if any(common_tokens(ticket, other) >= 32 for other in before):
+            held.add(ticket.request_id)
+    return held
+
+
+def fcfs(queue: Sequence[Ticket], cache: CacheView) -> list[str]:
+    return [ticket.request_id for ticket in queue]
+
+
+def lpm(queue: Sequence[Ticket], cache: CacheView) -> list[str]:
+    if len(queue) > 128:
+        return fcfs(queue, cache)
+    return lpm_uncapped(queue, cache)
+
+
+def lpm_uncapped(queue: Sequence[Ticket], cache: CacheView) -> list[str]:
+    held = waits_for_another(queue, cache)
+    go = [ticket for ticket in queue if ticket.request_id not in held]
+    wait = [ticket for ticket in queue if ticket.request_id in held]
+    go.sort(key=lambda ticket: -cached_tokens(ticket, cache))
+    return [ticket.request_id for ticket in (*go, *wait)]
+
+
+def dfs_weight(queue: Sequence[Ticket], cache: CacheView) -> list[str]:
+    """Post-order of the tree of cached paths, built by listing prefixes instead of nodes."""
+    ends = [cached_path(ticket, cache) for ticket in queue]
+
+    def below(prefix: tuple[bytes, ...]) -> list[str]:
+        depth = len(prefix)
+        inside = [end for end in ends if end[:depth] == prefix and len(end) > depth]
+        children = list(dict.fromkeys(end[: depth + 1] for end in inside))
+        weight = {child: sum(end[: depth + 1] == child for end in inside) for child in children}
+        children.sort(key=lambda child: -weight[child])
+        here = [t.request_id for t, end in zip(queue, ends, strict=True) if end == prefix]
+        return [name for child in children for name in below(child)] + here
+
+    return below(())
+
+
+def hrrn(
+    queue: Sequence[Ticket], cache: CacheView, processed: int, at_arrival: dict[str, int]
+) -> list[str]:
+    if len(queue) > 128:
+        return fcfs(queue, cache)
+    held = waits_for_another(queue, cache)
+
+    def ratio(ticket: Ticket) -> float:
+        uncached = ticket.skeleton.prompt_tokens - cached_tokens(ticket, cache)
+        if uncached <= 0:
+            return float("inf")
+        return 1 + (processed - at_arrival[ticket.request_id]) / uncached
+
+    go = [ticket for ticket in queue if ticket.request_id not in held]
+    go.sort(key=lambda ticket: (-ratio(ticket), ticket.request_id))
+    return [ticket.request_id for ticket in go] + sorted(held)
+
+
+def k_lpm(queue: Sequence[Ticket], cache: CacheView, k: int, position: int) -> list[str]:
+    """One pick at a time; ``position`` is how many dispatches this replica has had."""
+    left = list(queue)
+    order = []
+    while left:
+        if position % k:
+            best = max(left, key=lambda ticket: (cached_tokens(ticket, cache), -left.index(ticket)))
+        else:
+            best = left[0]
+        left.remove(best)
+        order.append(best.request_id)
+        position += 1
+    return order
+
+
+def preble_group(ticket: Ticket, cache: CacheView) -> int:
+    """The group of 1..10 whose tenth of cached fraction the request lies in."""
+    cached, prompt = cached_tokens(ticket, cache), ticket.skeleton.prompt_tokens
+    return next((g for g in range(1, 11) if cached * 10 <= g * prompt), 10)
+
+
+def peek(queue: Sequence[Ticket], cache: CacheView, fairness: int, position: int) -> list[str]:
+    """One pick at a time: the first in line that lacks nothing that another one is computing."""
+    line = _in_line(queue, 0, cache)
+    left, held, sent = list(queue), set[str](), set[tuple[bytes, ...]]()
+    order = []
+    while left:
+        turn = left[0]
+        if not fairness or position % fairness:
+            for ticket in (t for t in line if t in left and t.request_id not in held):
+                match = cache.match(ticket.skeleton.path(ticket.skeleton.native_order))
+                lacks = _beyond(ticket, match.cached_tokens)
+                if match.computing_tokens <= match.cached_tokens and not (
+                    lacks[:1] and lacks[0] in sent
+                ):
+                    turn = ticket
+                    break
+                held.add(ticket.request_id)
+        left.remove(turn)
+        order.append(turn.request_id)
+        sent |= set(_beyond(turn, matched_tokens(turn, cache)))
+        position += 1
+    return order
+
+
+def _beyond(ticket: Ticket, cached: int) -> list[tuple[bytes, ...]]:
+    """The prefixes of a prompt, in whole atoms, that end behind what is cached of it."""
+    path, ids = ticket.skeleton.path(ticket.skeleton.native_order), path_of(ticket)
+    ends = [sum(a.tokens for a in path[: n + 1]) for n in range(len(path))]
+    return [ids[: n + 1] for n, end in enumerate(ends) if end > cached]
+
+
+def _in_line(queue: Sequence[Ticket], depth: int, cache: CacheView) -> list[Ticket]:
+    """The whole prefix tree of the queue, depth first; the queue shares its first ``depth`` atoms."""
+    line = [ticket for ticket in queue if len(path_of(ticket)) == depth]
+    deeper = [ticket for ticket in queue if len(path_of(ticket)) > depth]
+    groups = [
+        [ticket for ticket in deeper if path_of(ticket)[depth] == atom]
+        for atom in dict.fromkeys(path_of(ticket)[depth] for ticket in deeper)
+    ]
+
+    def rank(group: list[Ticket]) -> tuple[bool, int]:
+        path = group[0].skeleton.path(group[0].skeleton.native_order)
+        cold = matched_tokens(group[0], cache) < sum(a.tokens for a in path[: depth + 1])
+        return cold, -path[depth].tokens * (len(group) - 1)
+
+    for group in sorted(groups, key=rank):
+        line += _in_line(group, depth + 1, cache)
+    return line

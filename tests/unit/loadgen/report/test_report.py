@@ -1,0 +1,205 @@
+"""A measurement's files: what is averaged and what only marked, CSV, and a page that stands alone."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from loadgen.cli import main
+from loadgen.report.page import write_report
+from loadgen.report.points import Unequal, loads, read_points
+from loadgen.rows import Outcome, PlannedRequest, RequestRow, RunRecord
+from loadgen.slo import Slo
+
+HOSTILE = '<script>alert("x")</script>'
+
+
+def rows(rate: float, growth: float, count: int = 100) -> list[RequestRow]:
+    found = []
+    for i in range(count):
+        due_s = i / rate
+        ttft_s = 0.1 + growth * due_s
+        found.append(
+            RequestRow(
+                id=str(i),
+                scheduled_s=due_s,
+                sent_s=due_s + 0.001,
+                chunk_s=[due_s + ttft_s, due_s + ttft_s + 0.01],
+                ended_s=due_s + ttft_s + 0.02,
+                outcome=Outcome.ANSWERED,
+                prompt_tokens=100,
+                cached_tokens=20 if i < 10 else 60,
+                output_tokens=2,
+                replica=f"r{i % 2}",
+                lane=HOSTILE,
+                prism={"ttft": {"queue_wait_s": 0.07, "prefill_s": 0.02, "first_token_s": 0.01}},
+            )
+        )
+    return found
+
+
+def write(directory: Path, at: float, growth: float, seed: int, **config: Any) -> None:
+    found = rows(at, growth)
+    planned = [PlannedRequest(r.scheduled_s, {"n": i}) for i, r in enumerate(found)]
+    config = {
+        "source": HOSTILE,
+        "base_url": "http://h",
+        "rate": at,
+        "seed": seed,
+        "warm_up_requests": 10,
+        "slo": Slo(ttft_s=0.2).to_json(),
+        "notes": ["made texts"],
+        "bounds": {"b0": 0.7, "b1": 0.9},
+        **config,
+    }
+    record = RunRecord.of(planned, found, config=config, started_unix_s=0.0)
+    record.write(directory / f"rate{at:g}-seed{seed}.run.json")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    for seed in (0, 1):
+        write(tmp_path, 10.0, 0.0, seed)
+        write(tmp_path, 20.0, 0.9 if seed else 0.0, seed)
+        write(tmp_path, 40.0, 0.0, seed)
+    return tmp_path
+
+
+def test_from_the_first_saturated_load_on_nothing_is_averaged(directory: Path) -> None:
+    by_load = loads(read_points(directory))
+    assert [(load.load, load.saturated) for load in by_load] == [
+        (10.0, False),
+        (20.0, True),
+        (40.0, True),
+    ]
+    assert [load.means is None for load in by_load] == [False, True, True]
+    means = by_load[0].means or {}
+    assert means["ttft_p50_s"][0] == pytest.approx(0.1)
+    assert means["ttft_p50_s"][1] == pytest.approx(0.0)
+    assert means["goodput_share"][0] == 1.0
+
+
+def test_warm_up_counts_for_bounds_and_for_nothing_else(directory: Path) -> None:
+    point = read_points(directory)[0]
+    assert point.summary["requests"] == 90
+    assert point.summary["hit_rate"] == pytest.approx(0.6)
+    assert point.hit_rate_from_start == pytest.approx(0.56)
+
+
+def test_another_slo_can_be_asked_afterwards(directory: Path) -> None:
+    point = read_points(directory, Slo(ttft_s=0.05))[0]
+    assert point.summary["goodput"]["share"] == 0.0
+
+
+def test_a_closed_loop_is_never_saturated(tmp_path: Path) -> None:
+    write(tmp_path, 10.0, 0.9, 0, rate=None, concurrency=8)
+    (load,) = loads(read_points(tmp_path))
+    assert (load.load, load.label, load.saturated) == (8.0, "8 clients", False)
+
+
+def test_runs_that_cannot_stand_side_by_side_are_refused(directory: Path) -> None:
+    write(directory, 5.0, 0.0, 0, rate=None, concurrency=8)
+    with pytest.raises(Unequal, match="open and closed"):
+        read_points(directory)
+    other = RunRecord.of([], rows(5.0, 0.0), config={"rate": 5.0, "seed": 0}, started_unix_s=0.0)
+    other.write(directory / "other.run.json")
+    with pytest.raises(Unequal, match="different prompts"):
+        read_points(directory)
+
+
+class _Page(HTMLParser):
+    """Tags and outgoing references of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.references: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.references += [
+            v for k, v in attrs if k in ("src", "href", "xlink:href", "data") and v is not None
+        ]
+
+
+def test_the_report_is_json_csv_and_a_page_that_needs_nothing_else(directory: Path) -> None:
+    pytest.importorskip("matplotlib")
+    page_path = write_report(read_points(directory), directory)
+    text = page_path.read_text()
+    page = _Page()
+    page.feed(text)
+    assert page.tags.count("svg") == 7
+    assert "script" not in page.tags
+    assert "link" not in page.tags
+    assert all(r.startswith("#") for r in page.references)
+    assert not re.search(r"@import|url\((?!#)", text)
+    assert "&lt;script&gt;" in text
+    assert text.count('class="past"') == 4
+    assert "70.0" in text  # the queue wait of the server's report, in milliseconds
+
+    summary = json.loads((directory / "summary.json").read_text())
+    assert summary["highest_load_below_saturation"] == 10.0
+    assert summary["loads"][1]["means"] is None
+    assert len(summary["points"]) == 6
+    with (directory / "points.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["saturated"] for line in lines] == ["False"] * 2 + ["True"] * 4
+    assert float(lines[0]["queue_wait_mean_s"]) == pytest.approx(0.07)
+    with (directory / "requests.csv").open(newline="") as file:
+        requests = list(csv.DictReader(file))
+    assert len(requests) == 600
+    assert [float(t) for t in requests[0]["chunk_s"].split()] == pytest.approx([0.1, 0.11])
+    assert [r["warm_up"] for r in requests[:11]] == ["True"] * 10 + ["False"]
+
+
+def test_a_directory_without_runs_is_one_line_of_error(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["report", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "no run files" in result.output
+
+
+class TestMeasure:
+    def invoke(self, peer: Any, out: Path, *args: object) -> Any:
+        arguments = ["measure", "zipf_hotspot", "--texts", "made", "--out", out, "--requests", 12]
+        arguments += ["--base-url", peer.url, *args]
+        return CliRunner().invoke(main, [str(a) for a in arguments])
+
+    def test_every_load_is_run_from_an_empty_cache_and_once(
+        self, peer: Any, tmp_path: Path
+    ) -> None:
+        pytest.importorskip("matplotlib")
+        result = self.invoke(peer, tmp_path, "--rate", 200, "--rate", 100, "--slo", "e2e=60")
+        assert result.exit_code == 0, result.output
+        assert peer.flushes == 2
+        assert len(peer.bodies) == 24
+        (first, second) = read_points(tmp_path)
+        assert (first.rate, second.rate) == (100.0, 200.0)
+        assert set(first.bounds) == {"b0", "b1"}
+        assert first.summary["requests"] == 10
+        again = self.invoke(peer, tmp_path, "--rate", 100, "--rate", 200)
+        assert again.exit_code == 0
+        assert len(peer.bodies) == 24
+        other = self.invoke(peer, tmp_path, "--rate", 100, "--trace-seed", 1)
+        assert other.exit_code == 1
+        assert "asked something else" in other.output
+
+    def test_clients_instead_of_rates(self, peer: Any, tmp_path: Path) -> None:
+        pytest.importorskip("matplotlib")
+        result = self.invoke(
+            peer, tmp_path, "--concurrency", 3, "--no-flush", "--pool-tokens", 9000
+        )
+        assert result.exit_code == 0, result.output
+        (point,) = read_points(tmp_path)
+        assert (point.load, peer.flushes) == (3.0, 0)
+        assert 0 <= (point.bounds["b4"] or 0.0) <= (point.bounds["b1"] or 0.0)
+
+    def test_a_load_has_to_be_said(self, peer: Any, tmp_path: Path) -> None:
+        assert self.invoke(peer, tmp_path).exit_code == 2
+        assert self.invoke(peer, tmp_path, "--rate", 1, "--concurrency", 1).exit_code == 2
