@@ -7,12 +7,13 @@ export PRISM_MODELS_DIR ?= $(CURDIR)/models
 INSTALLED := .venv/.installed
 MODEL := $(PRISM_MODELS_DIR)/SmolLM2-135M-Instruct/config.json
 
-.PHONY: help setup browser serve test test-fast chaos lint format wheel-test clean
+.PHONY: help setup browser serve test test-fast explore chaos lint format wheel-test clean
 
 help:
 	@echo "make serve       set everything up, then serve on http://127.0.0.1:8000 (CONFIG=preset-or-file)"
 	@echo "make test        set everything up, then run all tests"
 	@echo "make test-fast   unit tests only"
+	@echo "make explore     unit tests with new random examples for the property tests"
 	@echo "make chaos       many random faults under load (PRISM_CHAOS_SEED=n repeats a run), some minutes"
 	@echo "make browser     install Debian's Chromium, in which tests look at the live page"
 	@echo "make lint        ruff and mypy"
@@ -52,6 +53,9 @@ test: setup
 
 test-fast: $(INSTALLED)
 	$(BIN)/python -m pytest tests/unit
+
+explore: $(INSTALLED)
+	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest tests/unit
 
 chaos: setup
 	PRISM_CHAOS=1 $(BIN)/python -m pytest -s tests/chaos

@@ -97,14 +97,19 @@ class Dispatcher:
         return self._sent.get(request_id)
 
     def queued_tokens(self, replica: str) -> int:
-        """Prompt tokens that wait for a replica: what is at home there, and its part of the rest."""
-        seat = self.seats.get(replica)
-        if seat is None or seat.draining:
+        """Prompt tokens that wait for a replica: what is at home there, and its part of the rest.
+
+        What is at home on a draining replica counts as the rest: the next round moves it.
+        """
+        draining = self._open.draining
+        if replica not in self.seats or replica in draining:
             return 0
-        takers = sum(not other.draining for other in self.seats.values())
+        takers = len(self.seats) - len(draining)
         if self._homes is None:
             return self._company.waiting_tokens // takers
-        return self._homes.tokens_at(replica) + self._homes.homeless_tokens // takers
+        moving = sum(map(self._homes.tokens_at, draining))
+        shared = self._company.waiting_tokens - self._homes.placed_tokens + moving
+        return self._homes.tokens_at(replica) + shared // takers
 
     # -- requests -------------------------------------------------------------------------------
 

@@ -21,7 +21,10 @@ MOVES_MAX = 64
 
 
 class Homes:
-    """``homes`` maps request to replica. New requests get theirs in ``settle``, before a round."""
+    """``homes`` maps request to replica. New requests get theirs in ``settle``, before a round.
+
+    ``placed_tokens``: prompt tokens of all that waits with a home.
+    """
 
     def __init__(self, placement: Homing, scheduler: Scheduler) -> None:
         self.placement = placement
@@ -29,6 +32,8 @@ class Homes:
         self._scheduler = scheduler
         self._new: dict[str, Ticket] = {}
         self._waiting: dict[str, dict[str, Ticket]] = {}
+        self._tokens: dict[str, int] = {}
+        self.placed_tokens = 0
         self._wanted: dict[str, None] = {}
         self._draining: set[str] = set()
         self._choices: dict[str, Choice] = {}
@@ -38,10 +43,12 @@ class Homes:
     def join(self, seat: Seat, now_s: float) -> None:
         self.placement.join(seat.replica, seat.capacity, seat, now_s)
         self._waiting[seat.replica] = {}
+        self._tokens[seat.replica] = 0
 
     def leave(self, replica: str) -> None:
         """What waited for it waits for a new home; the placement forgets all that was there."""
         homeless = self._waiting.pop(replica)
+        self.placed_tokens -= self._tokens.pop(replica)
         self._wanted.pop(replica, None)
         for request_id in homeless:
             del self.homes[request_id], self._choices[request_id]
@@ -51,12 +58,7 @@ class Homes:
 
     def tokens_at(self, replica: str) -> int:
         """Prompt tokens of what waits with this home."""
-        return sum(t.skeleton.prompt_tokens for t in self._waiting[replica].values())
-
-    @property
-    def homeless_tokens(self) -> int:
-        """Prompt tokens of what waits for a home."""
-        return sum(t.skeleton.prompt_tokens for t in self._new.values())
+        return self._tokens[replica]
 
     # -- requests -------------------------------------------------------------------------------
 
@@ -78,7 +80,7 @@ class Homes:
     def _stop_waiting(self, request_id: str) -> Choice:
         home = self.homes.pop(request_id)
         own = self._waiting[home]
-        del own[request_id]
+        self._count(home, -own.pop(request_id).skeleton.prompt_tokens)
         if not own:
             del self._wanted[home]
         return self._choices.pop(request_id)
@@ -127,8 +129,13 @@ class Homes:
     def _set(self, ticket: Ticket, choice: Choice) -> None:
         self.homes[ticket.request_id] = choice.replica
         self._waiting[choice.replica][ticket.request_id] = ticket
+        self._count(choice.replica, ticket.skeleton.prompt_tokens)
         self._wanted[choice.replica] = None
         self._choices[ticket.request_id] = choice
+
+    def _count(self, home: str, tokens: int) -> None:
+        self._tokens[home] += tokens
+        self.placed_tokens += tokens
 
     def _path(self, ticket: Ticket) -> Path:
         order = None
@@ -145,6 +152,11 @@ class Homes:
         assert self._choices.keys() == self.homes.keys()
         by_replica = {r: name for name, own in self._waiting.items() for r in own}
         assert by_replica == self.homes
+        assert self._tokens == {
+            name: sum(t.skeleton.prompt_tokens for t in own.values())
+            for name, own in self._waiting.items()
+        }
+        assert self.placed_tokens == sum(self._tokens.values())
         assert self._wanted.keys() == {name for name, own in self._waiting.items() if own}
         assert Counter(self.homes.values()) == Counter(
             {name: len(own) for name, own in self._waiting.items() if own}

@@ -241,6 +241,21 @@ class TestReplicas:
         assert d.sent_count == 0
         d.check_integrity()
 
+    def test_what_waits_at_a_draining_replica_waits_for_the_others(self) -> None:
+        d = dispatcher("qas", "e2")
+        d.join("r1", "i1", CAPACITY)
+        for name in "abcdefghi":
+            d.submit(ticket(name, "xyz"))
+        d.round(1.0)
+        waiting = sum(t.skeleton.prompt_tokens for t in d.scheduler.waiting())
+        assert d.queued_tokens("r1") == waiting > 0
+        d.seats["r1"].draining = True
+        assert d.queued_tokens("r1") == 0
+        for name, share in (("r2", 1), ("r3", 2)):
+            d.join(name, "i1", CAPACITY)
+            assert d.queued_tokens(name) == waiting // share
+        d.check_integrity()
+
     def test_a_new_incarnation_starts_with_empty_books(self) -> None:
         d = dispatcher()
         d.join("r1", "i1", CAPACITY)
