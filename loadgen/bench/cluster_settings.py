@@ -36,8 +36,9 @@ ARMS = {
     "least-loaded": Placed("least-loaded"),
     "e2": Placed("e2"),
     "e2-no-spill": Placed("e2", {"spill": False}),
+    "e2+": Placed("e2+"),
 }
-DEFAULT_ARMS = ("round-robin", "cache-aware", "cache-aware-8", "e2")
+DEFAULT_ARMS = ("round-robin", "cache-aware", "cache-aware-8", "e2", "e2+")
 
 
 class Documents(Setting):

@@ -20,7 +20,7 @@ from loadgen.compare.calibration import find_knee, fitted_profile, recorded, whe
 from loadgen.compare.machine import CPU_19M, Machine, machine
 from loadgen.compare.native import ServerFailed
 from loadgen.compare.page import INDEX, answers_table, table, write_page
-from loadgen.compare.prediction import predict
+from loadgen.compare.prediction import hit_bound, predict
 from loadgen.compare.runs import ComparisonMismatch, RunDirectory, Step, steps
 from loadgen.compare.session import Lab
 from loadgen.compare.tables import tabulate
@@ -235,20 +235,23 @@ def _where(plan: Plan, qps: float) -> None:
 
 
 def _predict(plan: Plan) -> None:
-    """Put the simulator's word into every run that does not have it."""
+    """Put the bound and the simulator's word into every run that does not have them."""
     directory = plan.directory
     kept = directory.path / PROFILE
     profile = plan.machine.profile or (str(kept) if kept.exists() else None)
-    if profile is None:
-        return
     for step in steps(
         plan.arms, plan.loads, plan.seeds, float((directory.read(KNEE) or {})["qps"])
     ):
-        if directory.has(step):
-            result = directory.result(step)
-            if result.get("predicted") is None:
-                told = {"predicted": predict(result, plan.workload, profile)}
-                directory.keep(step, {**result, **told})
+        if not directory.has(step):
+            continue
+        result = directory.result(step)
+        told: dict[str, Any] = {}
+        if result.get("hit_bound") is None:
+            told["hit_bound"] = hit_bound(result, plan.workload)
+        if result.get("predicted") is None and profile is not None:
+            told["predicted"] = predict(result, plan.workload, profile)
+        if told:
+            directory.keep(step, {**result, **told})
 
 
 def _line(step: Step, result: dict[str, Any]) -> str:

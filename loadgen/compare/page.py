@@ -18,7 +18,7 @@ from loadgen.sweep.intervals import Interval
 
 INDEX = "index.md"
 _HEAD = (
-    "load", "arm", "seeds", "hit rate", "TTFT mean", "P50", "P90", "P99 [95%]", "hit ×", "P99 ×",
+    "load", "arm", "seeds", "hit rate", "B4", "TTFT mean", "P50", "P90", "P99 [95%]", "hit ×", "P99 ×",
     "mean ×", "simulated: hit", "mean", "P99", "others' cores",
 )  # fmt: skip
 
@@ -66,7 +66,8 @@ _NOTE = (
     "Measured, but for the three columns that say *simulated*. Seconds; TTFT is a client's, from the "
     "scheduled arrival to the first part of the answer. Intervals are 95% (Student's t) over seeds; "
     "the three × columns are ratios to SGLang's best policy at that load (lowest P99), paired by seed, "
-    "geometric means. `others' cores`: what else ran on the machine meanwhile."
+    "geometric means. `B4`: no order of these requests and segments hits more in this pool. `others' "
+    "cores`: what else ran on the machine meanwhile."
 )
 
 
@@ -109,6 +110,7 @@ def _cells(row: Row) -> list[str]:
         f"`{row.arm}`",
         str(len(row.seeds)),
         f"{row.hit_rate.mean:.1%}",
+        "" if row.hit_bound is None else f"{row.hit_bound:.1%}",
         f"{row.ttft_mean_s:.2f}",
         f"{row.ttft_p50_s:.2f}",
         f"{row.ttft_p90_s:.2f}",

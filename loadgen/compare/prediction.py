@@ -1,10 +1,11 @@
-"""What the simulator says of a run: same prompts, same arrivals, this engine's cost. Simulated."""
+"""What is computed for a kept run: what the simulator says of it (simulated), and what can be hit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from loadgen.bounds import Prompt, b4
 from loadgen.compare.arms import Arm
 from loadgen.compare.workload import Workload
 from loadgen.simulate import SimSpec, report, run
@@ -45,6 +46,29 @@ def predict(result: Mapping[str, Any], workload: Workload, profile: str) -> dict
         "b3": told["bounds"]["b3"],
         "evicted_tokens": told["evicted_tokens"],
     }
+
+
+def hit_bound(result: Mapping[str, Any], workload: Workload) -> float:
+    """B4: the hit rate that no order of a kept run's requests and segments can pass.
+
+    Whole prompts were in the pool after their request's TTFT at the latest. Raises ValueError if the
+    run hit more: its figures or the bound are wrong.
+    """
+    trace, limits = workload.made(result["seed"]), result["limits"]
+    times_s = workload.times_s(trace, result["qps"], result["seed"])
+    prompts = [
+        Prompt(request.prompt(), at, request.output)
+        for request, at in zip(trace.requests, times_s, strict=True)
+    ]
+    pool_tokens = limits["pool_tokens"] * limits.get("replicas", 1)
+    wait_s, finish_s = (float(result[name]["max"]) for name in ("ttft_s", "latency_s"))
+    most = b4(prompts, pool_tokens, wait_s, limits["page_size"] or 1, finish_s=finish_s)
+    if result["hit_rate"] > most + 1e-12:
+        raise ValueError(
+            f"{result['arm']['name']}, seed {result['seed']}: hit rate {result['hit_rate']:.6f} is "
+            f"above B4 = {most:.6f}"
+        )
+    return most
 
 
 def _placement(arm: Arm) -> str | None:

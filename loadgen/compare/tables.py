@@ -31,8 +31,8 @@ class Row:
     """One arm at one load, means over ``seeds``; times in seconds.
 
     Changes are against the best native arm at that load, paired by seed: of hit rates the ratio − 1
-    too; None for that arm itself. ``predicted`` is what the simulator says, None where it was not
-    asked. ``others_cores``: the mean of what else ran on the machine.
+    too; None for that arm itself. ``hit_bound`` is B4 and ``predicted`` what the simulator says, None
+    where they were not computed. ``others_cores``: the mean of what else ran on the machine.
     """
 
     arm: str
@@ -40,6 +40,7 @@ class Row:
     qps: float
     seeds: tuple[int, ...]
     hit_rate: Interval
+    hit_bound: float | None
     ttft_mean_s: float
     ttft_p50_s: float
     ttft_p90_s: float
@@ -149,6 +150,8 @@ def _row(
             return None
         return paired_change(list(map(read, runs)), list(map(read, others)))
 
+    bounds = [run.get("hit_bound") for run in runs]
+
     def predicted(read: Callable[[Result], float]) -> float | None:
         told = [run.get("predicted") for run in runs]
         return None if None in told else fmean(read(p) for p in told if p is not None)
@@ -159,6 +162,7 @@ def _row(
         float(runs[0]["qps"]),
         tuple(by_seed),
         mean_interval(list(map(hit_rate, runs))),
+        None if None in bounds else fmean(float(b) for b in bounds if b is not None),
         mean(ttft("mean")),
         mean(ttft("p50")),
         mean(ttft("p90")),

@@ -15,7 +15,7 @@ from loadgen.compare import command
 from loadgen.compare.arms import arms_of
 from loadgen.compare.command import Plan, finish, measure
 from loadgen.compare.machine import Machine
-from loadgen.compare.prediction import predict
+from loadgen.compare.prediction import hit_bound, predict
 from loadgen.compare.runs import RunDirectory, Step, told
 from loadgen.compare.workload import Workload, hashes
 
@@ -56,6 +56,8 @@ class SimulatedLab:
         return {
             **result,
             **done,
+            "ttft_s": {**done["ttft_s"], "max": 1e3},
+            "latency_s": {"max": 1e3},
             "throughput_rps": 1.0,
             "span_s": 1.0,
             "answered_in_arrival_period": 1.0,
@@ -97,6 +99,14 @@ def test_every_run_gets_the_prediction_of_its_own_arrivals(plan: Plan) -> None:
     measure(plan, knee_qps=60.0)
     for result in plan.directory.runs():
         assert result["predicted"]["hit_rate"] == pytest.approx(result["hit_rate"])
+
+
+def test_every_run_gets_a_bound_that_it_does_not_pass(plan: Plan) -> None:
+    measure(plan, knee_qps=60.0)
+    for result in plan.directory.runs():
+        assert result["hit_rate"] <= result["hit_bound"] < 0.7
+    with pytest.raises(ValueError, match=r"hit rate 0\.8.* is above B4"):
+        hit_bound({**result, "hit_rate": 0.8}, WORKLOAD)
 
 
 def test_a_prediction_for_other_prompts_is_refused(plan: Plan) -> None:
