@@ -19,11 +19,16 @@ def first_sentence(path: Path) -> str:
     return re.sub(r"\s+", " ", text.split("\n\n")[0])
 
 
+def _own_modules_first(path: Path) -> tuple[Path, bool, str]:
+    """A package's own modules stand together, before those of its rooms."""
+    return path.parent, path.name != "__init__.py", path.name
+
+
 def module_map() -> str:
     """One list a room, one line a module; a package's line is its ``__init__``'s."""
     lines = []
     for room in ROOMS:
-        for path in sorted((REPOSITORY / room).rglob("*.py")):
+        for path in sorted((REPOSITORY / room).rglob("*.py"), key=_own_modules_first):
             name = path.relative_to(REPOSITORY)
             if path.name == "__init__.py":
                 lines += ["", f"**`{name.parent}/`** {first_sentence(path)}", ""]

@@ -1,6 +1,7 @@
 """The parameters of QAS: the paper's numbers and every choice of ours, as named options.
 
-Defaults are the paper's where it gives a number, else those of the choices A1-A21.
+Defaults are the paper's where it gives a number, else those of the choices A1-A21
+(docs/decisions.md).
 """
 
 from __future__ import annotations
