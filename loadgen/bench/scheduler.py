@@ -142,7 +142,7 @@ def _dispatch(scheduler: Scheduler, count: int, active: deque[str], cache: Cache
 
 @click.command("scheduler")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the rows here.")
-@click.option("--policy", "policies", multiple=True, default=["prism", "qas"], show_default=True)
+@click.option("--policy", "policies", multiple=True, default=["qas"], show_default=True)
 @click.option(
     "--warm", is_flag=True, help="Over a cache that holds what was sent, not an unknown one."
 )

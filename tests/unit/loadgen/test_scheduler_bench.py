@@ -29,6 +29,17 @@ def test_rows_name_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert all(r["requests_per_s"] > 100 for r in rows)
 
 
+def test_without_a_policy_named_the_benchmark_measures_qas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "BLOCK_S", 0.002)
+    monkeypatch.setattr(bench, "BLOCKS", 2)
+    out = tmp_path / "rows.json"
+    done = CliRunner().invoke(bench.scheduler, ["--json", str(out), "--queued", "50"])
+    assert done.exit_code == 0, done.output
+    assert [(r["policy"], r["per_round"]) for r in json.loads(out.read_text())] == [("qas", 8)]
+
+
 def test_a_warm_cache_holds_what_was_sent_last() -> None:
     cache = bench.WarmCache(requests=2)
     paths = [(Atom(b"system", 10), Atom(name, 5)) for name in (b"a", b"b", b"c")]
