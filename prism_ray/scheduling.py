@@ -101,6 +101,14 @@ class Serializing(Protocol):
 
 
 @runtime_checkable
+class Watching(Protocol):
+    """A policy that wants to know what becomes of the requests that it dispatched."""
+
+    def runs(self, request_id: str) -> None:
+        """A dispatched request's prefill has ended: the engine runs it. Unknown ids are ignored."""
+
+
+@runtime_checkable
 class Refreshing(Protocol):
     """A policy under which waiting requests keep their prefixes recent, as SGLang's fcfs does."""
 

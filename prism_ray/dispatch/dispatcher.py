@@ -30,7 +30,7 @@ from prism_ray.model import (
     Ticket,
 )
 from prism_ray.placement import Homing, Pacing, Placement, ReplicaLoad, Turns
-from prism_ray.scheduling import Round, Scheduler, SharedRound
+from prism_ray.scheduling import Round, Scheduler, SharedRound, Watching
 
 
 class Place(StrEnum):
@@ -66,6 +66,7 @@ class Dispatcher:
         self._open = OpenSeats()
         self._waiting: dict[str, Ticket] = {}
         self._company = Company()
+        self._watching = scheduler if isinstance(scheduler, Watching) else None
         self._pacing = placement if isinstance(placement, Pacing) else None
         self._slots: int | None = None
         self._turns: Turns | None = None
@@ -203,6 +204,8 @@ class Dispatcher:
         seat = self.seats.get(replica)
         if seat is None or not seat.prefill_ended(request_id, attempt):
             return False
+        if self._watching is not None:
+            self._watching.runs(request_id)
         if self._homes is not None:
             self._homes.placement.prefilled(request_id, self._time(now_s))
         return True

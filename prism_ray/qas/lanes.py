@@ -35,6 +35,11 @@ class Lanes:
         """Lane of dispatch ``number`` (counted from 0); it repeats every ``batch_max``."""
         return self._pattern[number % len(self._pattern)]
 
+    @property
+    def period(self) -> int:
+        """B_max: dispatches after which the lanes repeat."""
+        return len(self._pattern)
+
     def following(self, number: int) -> list[Lane]:
         """Lanes of the ``batch_max`` dispatches after those up to ``number`` (not included)."""
         start = self.first(number) % len(self._pattern)

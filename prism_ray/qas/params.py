@@ -18,6 +18,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "front_order": ("priority", "original"),
     "realign": ("round", "arrival"),
     "lanes": ("rate", "per_round"),
+    "batch": ("credit", "fixed"),
+    "active": ("dispatched", "running"),
     "table_taken": ("before", "after"),
     "signature_segments": ("non_global", "any"),
 }
@@ -57,6 +59,10 @@ class QasParams:
             that better buckets already filled (A2).
         front_order: order inside the front block: by priority, or as the client wrote it (A3).
         realign: align each round while a request waits, or once at its arrival (A4).
+        batch: each dispatch takes the best of the moment when credit admits it, or a replica's next
+            ``batch_max`` requests and their orders are chosen together and go before any other (A6).
+        active: a request is active from its dispatch, or from the end of its prefill, which is when
+            the scheduler hears that the engine runs it; until then it counts as queued (A12).
         lanes: cold slots at a rate that survives rounds, or last in each round (A7).
         pioneer: of requests that share an uncached front one goes first (A16).
         pioneer_look_ahead: requests that may be held back in a round for each replica; beyond them
@@ -84,6 +90,8 @@ class QasParams:
     hot_batch: str = "bucket"
     front_order: str = "priority"
     realign: str = "round"
+    batch: str = "credit"
+    active: str = "dispatched"
     lanes: str = "rate"
     pioneer: bool = False
     pioneer_look_ahead: int = 64

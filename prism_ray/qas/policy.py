@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, ClassVar
 
-from prism_ray.model import DemandTable, Lane, Order, Ticket
+from prism_ray.model import DemandTable, Lane, Order, Pick, Ticket
+from prism_ray.qas.batch import stand_again
 from prism_ray.qas.counters import Ints, Numbers, SegmentCounters
 from prism_ray.qas.demand import TableBuilder
 from prism_ray.qas.lanes import Lanes
@@ -33,7 +34,8 @@ class _Replica:
 
     ``recent`` are the last B_max dispatches, ``older`` those before, as many as ``memory_requests``
     leaves: their segments may still be resident, and keep their ranks. ``recent_counts`` is N over
-    ``recent``, ``active`` is A, both by segment number without zeros.
+    ``recent``, ``active`` is A, both by segment number without zeros. ``batch`` is the rest of its
+    fixed batch.
     """
 
     dispatched: int = 0
@@ -44,6 +46,7 @@ class _Replica:
     older: deque[Numbers] = field(default_factory=deque)
     recent_counts: dict[int, int] = field(default_factory=dict)
     active: dict[int, int] = field(default_factory=dict)
+    batch: tuple[Pick, ...] = ()
 
 
 def _add(counts: dict[int, int], numbers: Iterable[int]) -> None:
@@ -80,6 +83,7 @@ class Qas:
         self._window = Window(params.window_max)
         self._tables = TableBuilder(self._counters, params.table_rows_max)
         self._active: dict[str, tuple[Entry, str]] = {}
+        self._not_running: set[str] = set()
         self._replicas: dict[str, _Replica] = {}
         self._lanes = Lanes(params)
         self._round: QasRound | None = None
@@ -117,9 +121,22 @@ class Qas:
         entry, replica_name = self._active.pop(request_id)
         replica = self._replicas[replica_name]
         replica.running -= 1
-        _subtract(replica.active, entry.numbers)
-        self._counters.finish(entry.numbers)
+        if request_id in self._not_running:
+            self._not_running.remove(request_id)
+            self._counters.dequeue(entry.numbers)
+        else:
+            _subtract(replica.active, entry.numbers)
+            self._counters.finish(entry.numbers)
         return True
+
+    def runs(self, request_id: str) -> None:
+        """See ``scheduling.Watching``."""
+        self._refuse_in_round()
+        if request_id in self._not_running:
+            self._not_running.remove(request_id)
+            entry, replica = self._active[request_id]
+            self._counters.send(entry.numbers)
+            _add(self._replicas[replica].active, entry.numbers)
 
     def open_round(
         self, caches: Mapping[str, CacheView], homes: Mapping[str, str] | None = None
@@ -127,7 +144,12 @@ class Qas:
         self._refuse_in_round()
         plan = self._current_plan()
         first = {replica: self._lanes.first(self._dispatched(replica)) for replica in caches}
-        self._round = QasRound(plan, self._lanes, first, caches, self.params, self._commit, homes)
+        batches = None
+        if self.params.batch == "fixed":
+            batches = {r: stand_again(self._batch(r), r, self._window, homes) for r in caches}
+        self._round = QasRound(
+            plan, self._lanes, first, caches, self.params, self._commit, homes, batches
+        )
         return self._round
 
     def order_of(self, request_id: str) -> Order | None:
@@ -148,6 +170,10 @@ class Qas:
     def _dispatched(self, replica: str) -> int:
         known = self._replicas.get(replica)
         return known.dispatched if known else 0
+
+    def _batch(self, replica: str) -> tuple[Pick, ...]:
+        known = self._replicas.get(replica)
+        return known.batch if known else ()
 
     def _current_plan(self) -> Plan:
         """The plan of this moment; the last one while nothing it depends on has changed."""
@@ -176,6 +202,7 @@ class Qas:
         batches = {r: [plan.entry(column) for column in turns[r].columns] for r in turns}
         for replica, turn in turns.items():
             self._remember(replica, turn, batches[replica])
+            self._replicas[replica].batch = round_.rest_of_batch(turn)
         if self.params.table_taken == "after":
             self._move(batches)
             self._counters.flush()
@@ -211,16 +238,19 @@ class Qas:
         return DemandTable(replica.tables, rows)
 
     def _move(self, batches: Mapping[str, list[Entry]]) -> None:
-        """From queued to active: G -= 1, A += 1."""
+        """From queued to active: G -= 1, A += 1, unless only what runs is active (A12)."""
         for name, batch in batches.items():
             replica = self._replicas[name]
             replica.running += len(batch)
-            numbers = [number for entry in batch for number in entry.numbers]
-            self._counters.send(numbers)
-            _add(replica.active, numbers)
             for entry in batch:
                 self._window.remove(entry.ticket.request_id)
                 self._active[entry.ticket.request_id] = entry, name
+            if self.params.active == "running":
+                self._not_running.update(entry.ticket.request_id for entry in batch)
+                continue
+            numbers = [number for entry in batch for number in entry.numbers]
+            self._counters.send(numbers)
+            _add(replica.active, numbers)
 
     def _forget_idle_replicas(self, turns: Mapping[str, Turn]) -> None:
         """Replicas come and go for ever: drop those longest without a dispatch."""
@@ -293,14 +323,17 @@ class Qas:
     def check_integrity(self) -> None:
         self._window.check_integrity()
         replicas = self._replicas
+        assert self._not_running <= self._active.keys()
+        unstarted = [self._active[request_id][0].numbers for request_id in self._not_running]
+        started = {r: at for r, at in self._active.items() if r not in self._not_running}
         self._counters.check_integrity(
-            queued=[entry.numbers for entry in self._window],
-            active=[entry.numbers for entry, _ in self._active.values()],
+            queued=[*(entry.numbers for entry in self._window), *unstarted],
+            active=[entry.numbers for entry, _ in started.values()],
             kept=[n for replica in replicas.values() for n in (*replica.recent, *replica.older)],
         )
         for name, replica in replicas.items():
-            mine = [entry.numbers for entry, at in self._active.values() if at == name]
-            assert replica.running == len(mine)
+            mine = [entry.numbers for entry, at in started.values() if at == name]
+            assert replica.running == sum(at == name for _, at in self._active.values())
             assert replica.active == Counter(chain.from_iterable(mine)), "A of a replica differs"
             assert replica.recent_counts == Counter(chain.from_iterable(replica.recent))
             assert len(replica.recent) <= self.params.batch_max

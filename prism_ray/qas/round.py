@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prism_ray.model import DemandTable, Lane, Pick
+from prism_ray.qas.batch import Batch
 from prism_ray.qas.lanes import Lanes
 from prism_ray.qas.params import QasParams
 from prism_ray.qas.pioneer import Pioneers
@@ -74,11 +75,15 @@ class OwnLines(Lines):
 
 @dataclass(slots=True)
 class Turn:
-    """What one replica got in this round; ``first`` is the lane number of its first dispatch."""
+    """What one replica got in this round; ``first`` is the lane number of its first dispatch.
+
+    ``batch`` is what it draws from if batches are fixed.
+    """
 
     first: int
     pioneers: Pioneers | None
     lines: Lines
+    batch: Batch | None = None
     columns: list[int] = field(default_factory=list)
     lanes: list[Lane] = field(default_factory=list)
     offer: tuple[int, Pick] | None = None
@@ -97,7 +102,7 @@ class QasRound:
 
     ``first`` is the lane number of each replica's first dispatch; ``commit`` is called once, at
     close. Any call after ``close`` raises RuntimeError. With ``homes`` each replica has lines of its
-    own; without, all take from the same.
+    own; without, all take from the same. ``batches`` are what is left of fixed batches, by replica.
     """
 
     def __init__(
@@ -109,6 +114,7 @@ class QasRound:
         params: QasParams,
         commit: Commit,
         homes: Mapping[str, str] | None = None,
+        batches: Mapping[str, Batch] | None = None,
     ) -> None:
         self.plan = plan
         self._lanes = lanes
@@ -122,6 +128,7 @@ class QasRound:
                 first[replica],
                 Pioneers(cache) if params.pioneer else None,
                 shared if dealt is None else OwnLines(plan, dealt, replica),
+                batches[replica] if batches else None,
             )
             for replica, cache in caches.items()
         }
@@ -145,6 +152,8 @@ class QasRound:
         turn.columns.append(column)
         turn.lanes.append(pick.lane)
         turn.offer = None
+        if turn.batch is not None:
+            turn.batch.drawn = True
 
     def close(self) -> Mapping[str, DemandTable]:
         if self._commit is None:
@@ -154,12 +163,23 @@ class QasRound:
 
     def predicted(self, turn: Turn) -> list[int]:
         """The B_max columns that this replica would get next if the plan went on (A17)."""
-        taken = self._taken.copy()
+        rest = [column for column, _ in turn.batch.left(self._taken)] if turn.batch else []
+        upcoming = self._upcoming(turn, turn.next_number + len(rest), self._taken.union(rest))
+        return (rest + [column for column, _ in upcoming])[: self._lanes.period]
+
+    def rest_of_batch(self, turn: Turn) -> tuple[Pick, ...]:
+        """What the replica's next round goes on with, if batches are fixed."""
+        if turn.batch is None or not turn.batch.drawn:
+            return ()
+        return tuple(pick for _, pick in turn.batch.left(self._taken))
+
+    def _upcoming(self, turn: Turn, number: int, taken: set[int]) -> list[tuple[int, Lane]]:
+        """The columns of dispatch ``number`` and those after it, B_max in all; adds to ``taken``."""
         at = turn.lines.start.copy()
-        lanes = self._lanes.following(turn.next_number)
+        lanes = self._lanes.following(number)
         reach = at[Lane.HOT] + len(taken) + len(lanes)
         columns = {lane: turn.lines.columns(lane, reach) for lane in Lane}
-        found: list[int] = []
+        found: list[tuple[int, Lane]] = []
         for lane in lanes:
             order, position = columns[lane], at[lane]
             while position < len(order) and order[position] in taken:
@@ -167,7 +187,7 @@ class QasRound:
             if position == len(order):
                 break
             taken.add(order[position])
-            found.append(order[position])
+            found.append((order[position], lane))
             at[lane] = position + 1
         return found
 
@@ -180,6 +200,8 @@ class QasRound:
             raise ValueError(f"replica {replica!r} is not part of this round") from None
 
     def _offer(self, turn: Turn) -> tuple[int, Pick] | None:
+        if turn.batch is not None:
+            return self._offer_of_batch(turn, turn.batch)
         lane = self._lanes.lane(turn.next_number)
         lines = turn.lines
         first, lines.start[lane] = self._skip(lines, lane, lines.start[lane])
@@ -188,6 +210,24 @@ class QasRound:
         if turn.pioneers is None:
             return first, self.plan.pick(first, lane)
         return self._offer_pioneer(turn, turn.pioneers, lane, first)
+
+    def _offer_of_batch(self, turn: Turn, batch: Batch) -> tuple[int, Pick] | None:
+        """The batch's first request that need not wait for another's prefill, else its first."""
+        left = batch.left(self._taken)
+        if not left:
+            left = [
+                (column, self.plan.pick(column, lane))
+                for column, lane in self._upcoming(turn, turn.next_number, self._taken.copy())
+            ]
+            turn.batch = Batch(left, drawn=False)
+        pioneers = turn.pioneers
+        for column, pick in left:
+            if column in turn.held:
+                continue
+            if not pioneers or not pioneers.waits(pick.ticket.skeleton.path(pick.order)):
+                return column, pick
+            turn.held.add(column)
+        return left[0] if left else None
 
     def _offer_pioneer(
         self, turn: Turn, pioneers: Pioneers, lane: Lane, first: int

@@ -79,6 +79,13 @@ class Window:
         """The request in a column of the last refresh, if it has not left since."""
         return self._inside[int(self._places[column])]
 
+    def column(self, ticket: Ticket) -> int | None:
+        """Where a queued ticket stands since the last refresh; None if it isn't in the arrays."""
+        entry = self._by_id.get(ticket.request_id)
+        if entry is None or entry.ticket is not ticket or entry.place not in self._inside:
+            return None
+        return int(self._places.searchsorted(entry.place))
+
     def add(self, entry: Entry, *, at_head: bool = False) -> None:
         """Queue a request behind all others, or before all others."""
         request_id = entry.ticket.request_id

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any
 
 from prism_ray.model import DemandTable, Order, Ticket
-from prism_ray.scheduling import CacheView, Scheduler, Serializing
+from prism_ray.scheduling import CacheView, Scheduler, Serializing, Watching
 from prism_ray.tenancy.round import FairRound, Tenant
 from prism_ray.tenancy.shares import FairShares
 from prism_ray.tenancy.tables import DemandTables, Part
@@ -107,6 +107,12 @@ class FairScheduler:
         if tenant is None or not isinstance(tenant.policy, Serializing):
             return None
         return tenant.policy.order_of(request_id)
+
+    def runs(self, request_id: str) -> None:
+        """See ``scheduling.Watching``."""
+        tenant = self._owner.get(request_id)
+        if tenant is not None and isinstance(tenant.policy, Watching):
+            tenant.policy.runs(request_id)
 
     def forget(self, replica: str) -> None:
         self._refuse_in_round()

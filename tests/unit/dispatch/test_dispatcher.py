@@ -81,6 +81,17 @@ class TestCredit:
         assert names(d.round(3.0)) == ["2"]
         d.check_integrity()
 
+    def test_a_policy_that_asks_for_it_hears_when_a_request_runs(self) -> None:
+        scheduler = make_scheduler("qas", {"active": "running"})
+        d = Dispatcher(scheduler, make_placement("single"), epoch="e1")
+        d.join("r1", "i1", CAPACITY)
+        d.submit(ticket("a"))
+        d.round(1.0)
+        assert [row["active"] for row in scheduler.describe()["segments"]] == [0, 0, 0]
+        assert d.prefill_ended("r1", "a", 0)
+        assert [row["active"] for row in scheduler.describe()["segments"]] == [1, 1, 1]
+        d.check_integrity()
+
     def test_what_the_replica_is_believed_to_have_cached_costs_no_credit(self) -> None:
         d = dispatcher()
         d.join("r1", "i1", CAPACITY)

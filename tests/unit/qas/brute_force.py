@@ -18,7 +18,7 @@ STRICT_WEIGHTS = (2.0**32, 2.0**21, 1.0)
 
 @dataclass(frozen=True)
 class Params:
-    """The paper's numbers, and switches for the two places where its text allows two readings."""
+    """The paper's numbers, and switches where its text allows two readings."""
 
     w_active: float = 1e6
     w_next: float = 1e5
@@ -31,6 +31,9 @@ class Params:
     batch_max: int = 32
     priority: str = "weighted"
     bucket_segments: str = "union"
+    active: str = "dispatched"
+    batch: str = "credit"
+    lanes: str = "rate"
     window_max: int = 1024
     memory_requests: int = 2048
 
@@ -49,7 +52,7 @@ class World:
     ``queue`` is in queue order, ``active`` holds the dispatched tickets of each replica,
     ``dispatched`` counts the dispatches of each replica since it exists, ``sent`` holds its newest
     ``memory`` ones, and ``seen`` lists the segments of all these tickets in the order in which they
-    came up: a segment's index is its rank.
+    came up: a segment's index is its rank. ``started`` are the active requests whose prefill has ended.
     """
 
     queue: tuple[Ticket, ...] = ()
@@ -58,10 +61,22 @@ class World:
     seen: tuple[SegmentId, ...] = ()
     sent: Mapping[str, tuple[Ticket, ...]] = field(default_factory=dict)
     memory: int = 32
+    started: frozenset[str] = frozenset()
 
     @property
     def running(self) -> list[Ticket]:
         return [ticket for tickets in self.active.values() for ticket in tickets]
+
+    def counted_active(self, params: Params) -> list[Ticket]:
+        """Whom A counts: all that were dispatched, or those that the engine runs."""
+        if params.active == "running":
+            return [ticket for ticket in self.running if ticket.request_id in self.started]
+        return self.running
+
+    def counted_queued(self, params: Params) -> list[Ticket]:
+        """Whom G counts: everybody here whom A does not."""
+        active = {ticket.request_id for ticket in self.counted_active(params)}
+        return [t for t in (*self.queue, *self.running) if t.request_id not in active]
 
     def add(self, ticket: Ticket, at_head: bool = False) -> World:
         queue = (ticket, *self.queue) if at_head else (*self.queue, ticket)
@@ -75,7 +90,10 @@ class World:
 
     def finish(self, request_id: str) -> World:
         active = {name: without(request_id, tickets) for name, tickets in self.active.items()}
-        return replace(self, active=active)._forget()
+        return replace(self, active=active, started=self.started - {request_id})._forget()
+
+    def start(self, request_id: str) -> World:
+        return replace(self, started=self.started | {request_id})
 
     def dispatch(self, ticket: Ticket, replica: str) -> World:
         return replace(
@@ -133,9 +151,9 @@ def priority(
     """Equation (9), P(r; B); an empty batch gives P(r; nothing) of alignment and signatures."""
     w_active, w_next, w_global = params.weights
     return (
-        w_active * count(segment, world.running)
+        w_active * count(segment, world.counted_active(params))
         + w_next * count(segment, batch)
-        + w_global * count(segment, world.queue)
+        + w_global * count(segment, world.counted_queued(params))
     )
 
 
@@ -205,8 +223,11 @@ def buckets(world: World, params: Params) -> list[Bucket]:
 def is_cold_slot(params: Params, number: int) -> bool:
     """Whether a replica's dispatch ``number`` (from 0) belongs to the cold lane.
 
-    q_cold of every batch_max consecutive dispatches, as evenly spread as whole numbers allow.
+    q_cold of every batch_max consecutive dispatches, as evenly spread as whole numbers allow; or, per
+    round, the last q_cold of a full batch.
     """
+    if params.lanes == "per_round":
+        return number % params.batch_max >= params.batch_max - params.q_cold
     due = (number + 1) * params.q_cold // params.batch_max
     paid = number * params.q_cold // params.batch_max
     return due > paid
@@ -233,11 +254,39 @@ def next_choice(world: World, params: Params, taken: Collection[str], number: in
     return None
 
 
+def first_number(world: World, params: Params, replica: str) -> int:
+    """The number of a round's first dispatch to a replica."""
+    return 0 if params.lanes == "per_round" else world.dispatched.get(replica, 0)
+
+
+def fixed_batch(
+    world: World, params: Params, taken: Collection[str], number: int
+) -> tuple[Choice, ...]:
+    """The batch that begins with a replica's dispatch ``number``: batch_max choices at one moment."""
+    batch: list[Choice] = []
+    if params.lanes == "per_round":
+        number = 0
+    for place in range(params.batch_max):
+        chosen = {*taken, *(choice.request_id for choice in batch)}
+        choice = next_choice(world, params, chosen, number + place)
+        if choice is not None:
+            batch.append(choice)
+    return tuple(batch)
+
+
+def still_there(
+    world: World, params: Params, batch: Iterable[Choice], taken: Collection[str]
+) -> tuple[Choice, ...]:
+    """What is left of a batch: who waits among the scanned and was not taken by another replica."""
+    here = {t.request_id for t in world.queue[: params.window_max]}.difference(taken)
+    return tuple(choice for choice in batch if choice.request_id in here)
+
+
 def all_choices(world: World, params: Params, replica: str) -> list[Choice]:
     """The round's whole sequence if ``replica`` alone keeps taking."""
     choices: list[Choice] = []
     while True:
-        number = world.dispatched.get(replica, 0) + len(choices)
+        number = first_number(world, params, replica) + len(choices)
         choice = next_choice(world, params, {c.request_id for c in choices}, number)
         if choice is None:
             return choices

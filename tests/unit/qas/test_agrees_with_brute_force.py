@@ -16,9 +16,19 @@ from hypothesis import strategies as st
 
 from prism_ray.model import NO_GAP, Atom, Pick, Segment, Skeleton, Ticket
 from prism_ray.policies import make_scheduler
-from prism_ray.scheduling import Match, Scheduler
+from prism_ray.scheduling import Match, Scheduler, Watching
 
-from .brute_force import Choice, Params, World, all_choices, count, next_choice
+from .brute_force import (
+    Choice,
+    Params,
+    World,
+    all_choices,
+    count,
+    first_number,
+    fixed_batch,
+    next_choice,
+    still_there,
+)
 
 REPLICAS = ("r0", "r1", "r2")
 ALPHABET = tuple(name.encode() for name in "abcdefg")
@@ -47,6 +57,13 @@ class Finish:
 
 
 @dataclass(frozen=True)
+class Start:
+    """The prefill of a dispatched request ends."""
+
+    index: int
+
+
+@dataclass(frozen=True)
 class Refuse:
     """A replica sends a dispatched request back: no longer active, it queues at the head."""
 
@@ -61,7 +78,7 @@ class Play:
     asks: tuple[str, ...]
 
 
-Operation = Add | Cancel | Finish | Refuse | Play
+Operation = Add | Cancel | Start | Finish | Refuse | Play
 
 
 @st.composite
@@ -89,6 +106,7 @@ OPERATIONS = st.one_of(
     skeletons().map(Add),
     rounds(),
     INDEXES.map(Cancel),
+    INDEXES.map(Start),
     INDEXES.map(Finish),
     INDEXES.map(Refuse),
 )
@@ -110,6 +128,9 @@ def parameters(draw: st.DrawFn) -> Params:
         batch_max=draw(st.integers(max(1, q_cold), q_cold + 6)),
         priority=draw(st.sampled_from(["weighted", "lexicographic"])),
         bucket_segments=draw(st.sampled_from(["union", "signature"])),
+        active=draw(st.sampled_from(["dispatched", "running"])),
+        batch=draw(st.sampled_from(["credit", "fixed"])),
+        lanes=draw(st.sampled_from(["rate", "rate", "per_round"])),
         window_max=draw(st.one_of(st.integers(1, 6), st.just(1024))),
         memory_requests=draw(st.sampled_from([0, 6, 2048])),
     )
@@ -122,6 +143,7 @@ class Twins:
         self.params = params
         self.world = World(memory=max(params.batch_max, params.memory_requests))
         self.scheduler: Scheduler = make_scheduler("qas", dataclasses.asdict(params))
+        self.batches: dict[str, tuple[Choice, ...]] = {}
         self.born = 0
 
     def apply(self, operation: Operation) -> None:
@@ -133,6 +155,11 @@ class Twins:
                 name = self.world.queue[index % len(self.world.queue)].request_id
                 assert self.scheduler.cancel(name)
                 self.world = self.world.cancel(name)
+            case Start(index) if self.world.running:
+                name = self.world.running[index % len(self.world.running)].request_id
+                assert isinstance(self.scheduler, Watching)
+                self.scheduler.runs(name)
+                self.world = self.world.start(name)
             case Finish(index) if self.world.running:
                 self.finish(self.world.running[index % len(self.world.running)])
             case Refuse(index) if self.world.running:
@@ -155,10 +182,12 @@ class Twins:
         """Ask in the given sequence; within the round the twin's world stands still."""
         start = self.world
         taken: set[str] = set()
-        numbers = {name: start.dispatched.get(name, 0) for name in play.replicas}
+        first = {name: first_number(start, self.params, name) for name in play.replicas}
+        numbers = first.copy()
         opened = self.scheduler.open_round({name: EmptyCache() for name in play.replicas})
         for replica in play.asks:
-            expected = next_choice(start, self.params, taken, numbers[replica])
+            batch = self.batch(start, replica, taken, numbers[replica])
+            expected = batch[0] if batch else None
             pick = opened.peek(replica)
             assert opened.peek(replica) == pick, "peek changed something"
             self.compare(pick, expected)
@@ -167,7 +196,19 @@ class Twins:
                 taken.add(pick.ticket.request_id)
                 numbers[replica] += 1
                 self.world = self.world.dispatch(pick.ticket, replica)
-        assert set(opened.close()) == {r for r in play.replicas if numbers[r] > start_of(start, r)}
+                self.batches[replica] = batch[1:]
+        given = {r for r in play.replicas if numbers[r] > first[r]}
+        assert set(opened.close()) == given
+        for replica in given:
+            self.batches[replica] = without_taken(self.batches[replica], taken)
+
+    def batch(self, start: World, replica: str, taken: set[str], number: int) -> tuple[Choice, ...]:
+        """The choices that go next: one at a time, or a fixed batch or what is left of it."""
+        if self.params.batch == "credit":
+            choice = next_choice(start, self.params, taken, number)
+            return () if choice is None else (choice,)
+        left = still_there(start, self.params, self.batches.get(replica, ()), taken)
+        return left or fixed_batch(start, self.params, taken, number)
 
     def compare(self, pick: Pick | None, expected: Choice | None) -> None:
         assert (pick is None) == (expected is None), f"picked {pick}, expected {expected}"
@@ -184,7 +225,10 @@ class Twins:
         ]
         assert len(self.scheduler) == len(self.world.queue)
         expected = {
-            segment.hex(): (count(segment, self.world.running), count(segment, self.world.queue))
+            segment.hex(): (
+                count(segment, self.world.counted_active(self.params)),
+                count(segment, self.world.counted_queued(self.params)),
+            )
             for segment in self.world.seen
         }
         assert self.counters() == {segment: n for segment, n in expected.items() if any(n)}
@@ -196,8 +240,8 @@ class Twins:
         return {segment: both for segment, both in counted.items() if any(both)}
 
 
-def start_of(world: World, replica: str) -> int:
-    return world.dispatched.get(replica, 0)
+def without_taken(batch: tuple[Choice, ...], taken: set[str]) -> tuple[Choice, ...]:
+    return tuple(choice for choice in batch if choice.request_id not in taken)
 
 
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])

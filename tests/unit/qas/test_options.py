@@ -9,7 +9,7 @@ import pytest
 from prism_ray.model import NO_GAP, Pick, Segment, Skeleton, Ticket
 from prism_ray.qas import Qas
 
-from .scenes import add, dispatch, names, qas, spelled, ticket, written
+from .scenes import NoCache, add, dispatch, names, qas, spelled, take, ticket, written
 
 
 def first_pick(scheduler: Qas) -> Pick:
@@ -218,3 +218,110 @@ def test_a_round_ends_with_the_window() -> None:
     add(scheduler, "1:a", "2:a", "3:a")
     assert len(dispatch(scheduler, 3)[0]) == 2
     assert len(dispatch(scheduler, 3)[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [("credit", ["4", "5", "6", "1", "3"]), ("fixed", ["3", "1", "4", "5", "6"])],
+)
+def test_who_arrives_later_waits_for_a_fixed_batch_to_go(batch: str, expected: list[str]) -> None:
+    scheduler = qas(q_cold=0, batch_max=3, batch=batch, w_active=0.0, w_next=0.0)
+    add(scheduler, "1:a", "2:b", "3:b")
+    assert names(dispatch(scheduler, 1)[0]) == ["2"]
+    add(scheduler, "4:c", "5:c", "6:c")
+    assert names(dispatch(scheduler, 5)[0]) == expected
+
+
+@pytest.mark.parametrize(("batch", "expected"), [("credit", "ba"), ("fixed", "ab")])
+def test_a_fixed_batch_keeps_the_orders_that_it_was_given(batch: str, expected: str) -> None:
+    scheduler = qas(q_cold=0, batch_max=2, batch=batch, w_active=0.0)
+    add(scheduler, "1:ab", "2:ab")
+    dispatch(scheduler, 1)
+    add(scheduler, "3:b", "4:b")
+    picks, _ = dispatch(scheduler, 3)
+    assert written(next(pick for pick in picks if pick.ticket.request_id == "2")) == expected
+
+
+def test_a_fixed_batch_shrinks_by_whom_it_loses() -> None:
+    scheduler = qas(q_cold=0, batch_max=4, batch="fixed", w_active=0.0, w_next=0.0)
+    add(scheduler, "1:a", "2:b", "3:b", "4:b")
+    assert names(dispatch(scheduler, 1)[0]) == ["2"]
+    scheduler.cancel("3")
+    add(scheduler, "5:b", "6:b", "7:b")
+    assert names(dispatch(scheduler, 1, replica="other")[0]) == ["4"]
+    assert names(dispatch(scheduler, 3)[0]) == ["1", "5", "6"]
+
+
+def test_a_fixed_batch_goes_only_as_far_as_it_is_at_home() -> None:
+    scheduler = qas(q_cold=0, batch_max=3, batch="fixed", w_active=0.0, w_next=0.0)
+    add(scheduler, "1:a", "2:b", "3:b")
+    dispatch(scheduler, 1)
+    opened = scheduler.open_round({"r": NoCache()}, homes={"1": "r", "3": "elsewhere"})
+    assert names(take(opened, 3)) == ["1"]
+    opened.close()
+
+
+def test_looking_forms_no_batch() -> None:
+    scheduler = qas(q_cold=0, batch_max=3, batch="fixed", w_next=0.0)
+    add(scheduler, "1:a")
+    opened = scheduler.open_round({"r": NoCache()})
+    assert opened.peek("r")
+    opened.close()
+    add(scheduler, "2:b", "3:b")
+    assert names(dispatch(scheduler, 3)[0]) == ["2", "3", "1"]
+
+
+def test_a_fixed_batch_with_lanes_per_round_is_the_papers_hot_share_then_the_oldest() -> None:
+    scheduler = qas(q_cold=1, batch_max=3, batch="fixed", lanes="per_round", w_active=0.0)
+    add(scheduler, "1:a", "2:b", "3:b", "4:b", "5:b", "6:c")
+    picks = [dispatch(scheduler, 1)[0][0] for _ in range(6)]
+    assert names(picks) == ["2", "3", "1", "4", "5", "6"]
+    assert [pick.lane.value for pick in picks] == ["hot", "hot", "cold"] * 2
+
+
+def test_the_table_of_a_fixed_batch_plans_the_rest_of_it_first() -> None:
+    scheduler = qas(q_cold=0, batch_max=3, batch="fixed", w_active=0.0, w_next=0.0)
+    add(scheduler, "1:a", "2:b", "3:b")
+    dispatch(scheduler, 1)
+    add(scheduler, "4:c", "5:c", "6:c")
+    _, tables = dispatch(scheduler, 1)
+    assert {row.segment: row.next_use for row in tables["r"].rows} == {b"b": 0, b"a": 1, b"c": 2}
+
+
+def test_a_pioneer_of_a_fixed_batch_goes_before_those_that_wait_for_it() -> None:
+    scheduler = qas(q_cold=0, batch_max=3, batch="fixed", pioneer=True, w_active=0.0, w_next=0.0)
+    add(scheduler, "1:b", "2:b", "3:c")
+    assert names(dispatch(scheduler, 3)[0]) == ["1", "3", "2"]
+
+
+@pytest.mark.parametrize(("active", "expected"), [("dispatched", "hot"), ("running", "big1")])
+def test_a_dispatched_request_pulls_its_like_at_once_or_when_it_runs(
+    active: str, expected: str
+) -> None:
+    scheduler = qas(active=active, w_next=0.0, q_cold=0)
+    add(scheduler, "0:x")
+    dispatch(scheduler, 1)
+    add(scheduler, "big1:a", "big2:a", "big3:a", "hot:x")
+    assert scheduler.describe()["buckets"][0]["signature"] == [f"doc {'ax'[expected == 'hot']}"]
+    scheduler.check_integrity()
+    scheduler.runs("0")
+    assert names([first_pick(scheduler)]) == ["hot"]
+    scheduler.check_integrity()
+
+
+def test_what_does_not_run_yet_counts_as_queued_and_can_end_before_it_runs() -> None:
+    scheduler = qas(active="running")
+    add(scheduler, "0:x")
+    dispatch(scheduler, 1)
+    counts = scheduler.describe()["segments"][0]
+    assert (counts["active"], counts["queued"]) == (0, 1)
+    scheduler.runs("0")
+    scheduler.runs("0")
+    counts = scheduler.describe()["segments"][0]
+    assert (counts["active"], counts["queued"]) == (1, 0)
+    assert scheduler.finish("0")
+    add(scheduler, "1:x")
+    dispatch(scheduler, 1)
+    assert scheduler.finish("1")
+    scheduler.runs("1")
+    scheduler.check_integrity()

@@ -135,6 +135,16 @@ class TestSeparation:
                 expected.order,
             )
 
+    def test_a_tenants_policy_hears_when_its_request_runs(self) -> None:
+        scheduler = make_fair_scheduler("qas", {"active": "running"})
+        scheduler.add(ticket("1", documents="x"))
+        dispatch(scheduler, 1)
+        assert scheduler.describe()["segments"][0]["active"] == 0
+        scheduler.runs("1")
+        scheduler.runs("nobody's")
+        assert scheduler.describe()["segments"][0]["active"] == 1
+        scheduler.check_integrity()
+
     def test_state_of_several_tenants_is_told_in_totals_only(self) -> None:
         fair = make_fair_scheduler("qas")
         fair.add(ticket("a1", "a"))
