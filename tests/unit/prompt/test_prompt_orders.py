@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from prism_ray.dart.anchors import path_keys
 from prism_ray.model import Order, Skeleton
-from prism_ray.prompt import PromptTokenizer, Splitter
+from prism_ray.prompt import PromptLimits, PromptTokenizer, Splitter
 from prism_ray.prompt.content_format import ContentFormat
 
 PIECES = [
@@ -49,17 +50,67 @@ def parts(draw: st.DrawFn) -> list[dict[str, Any]]:
     return drawn
 
 
+CONTENTS = st.one_of(TEXTS, parts())
+SCHEMA = {"type": "object", "properties": {"q": {"type": "string", "description": "größer <b>"}}}
+# In the form that the engine hands to the template, which fills in what a client leaves out.
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"description": "Find it.", "name": name, "parameters": schema},
+        "defer_loading": None,
+    }
+    for name, schema in (("search", SCHEMA), ("stop", None))
+]
+CALL = {
+    "id": "c1",
+    "index": None,
+    "type": "function",
+    "function": {"name": "search", "arguments": {"q": "漢 12", "n": 1.5}},
+}
+
+
+THOUGHT = {"type": "text", "text": "<think>\nhm\n</think>\n\nSo"}
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> dict[str, Any]:
+    """Turns of the assistant; some begin with its thinking, some call a tool."""
+    content = draw(CONTENTS)
+    if draw(st.booleans()):
+        if isinstance(content, str):
+            content = THOUGHT["text"] + content
+        else:
+            mark = draw(st.sampled_from([{}, {"prism": {"segment": "t", "reorderable": True}}]))
+            content = [THOUGHT | mark, *content]
+    more = draw(st.sampled_from([{}, {}, {"reasoning_content": "hm\n"}, {"tool_calls": [CALL]}]))
+    return {"role": "assistant", "content": content, **more}
+
+
 @st.composite
 def bodies(draw: st.DrawFn) -> dict[str, Any]:
     """Roles alternate, as Llama-2's template wants it."""
     messages: list[dict[str, Any]] = []
     if draw(st.booleans()):
-        messages.append({"role": "system", "content": draw(st.one_of(TEXTS, parts()))})
+        messages.append({"role": "system", "content": draw(CONTENTS)})
     for _ in range(draw(st.integers(0, 2))):
-        messages.append({"role": "user", "content": draw(st.one_of(TEXTS, parts()))})
-        messages.append({"role": "assistant", "content": draw(st.one_of(TEXTS, parts()))})
+        messages.append({"role": "user", "content": draw(CONTENTS)})
+        messages.append(draw(answers()))
     messages.append({"role": "user", "content": draw(parts())})
-    return {"messages": messages}
+    return {"messages": messages} | draw(st.sampled_from([{}, {"tools": TOOLS}]))
+
+
+@st.composite
+def agents(draw: st.DrawFn) -> dict[str, Any]:
+    """Conversations with results of tools, also such whose last turns are calls and results."""
+    body = draw(bodies())
+    for _ in range(draw(st.integers(1, 2))):
+        thought = draw(st.sampled_from([{}, {"reasoning_content": "and\nso"}]))
+        call = {"role": "assistant", "content": draw(CONTENTS), "tool_calls": [CALL], **thought}
+        result = {"role": "tool", "tool_call_id": "c1", "content": draw(CONTENTS)}
+        body["messages"] += [call, result]
+    if draw(st.booleans()):
+        body["messages"] += [draw(answers()), {"role": "user", "content": draw(parts())}]
+    return body
 
 
 def draw_order(data: st.DataObject, skeleton: Skeleton) -> Order:
@@ -70,15 +121,16 @@ def draw_order(data: st.DataObject, skeleton: Skeleton) -> Order:
     return tuple(order)
 
 
-def rendered(tokenizer: PromptTokenizer, messages: Sequence[dict[str, Any]]) -> str:
+def rendered(tokenizer: PromptTokenizer, body: dict[str, Any]) -> str:
     """What the template makes of a body without ``prism``, said in another way than the splitter's."""
     plain = []
-    for message in messages:
+    for message in body["messages"]:
         content = message["content"]
-        if isinstance(content, list) and tokenizer.content_format is ContentFormat.STRING:
+        joined = tokenizer.content_format is ContentFormat.STRING or message["role"] == "tool"
+        if isinstance(content, list) and joined:
             content = " ".join(part["text"] for part in content)
-        plain.append({"role": message["role"], "content": content})
-    return tokenizer.render_chat(plain)
+        plain.append(message | {"content": content})
+    return tokenizer.render_chat(plain, body.get("tools"))
 
 
 @fast
@@ -86,10 +138,30 @@ def rendered(tokenizer: PromptTokenizer, messages: Sequence[dict[str, Any]]) -> 
 def test_any_allowed_order_is_the_templates_text_with_the_skeletons_length(
     body: dict[str, Any], data: st.DataObject, tokenizer: PromptTokenizer, splitter: Splitter
 ) -> None:
+    check_order(body, data, tokenizer, splitter)
+
+
+@fast
+@given(body=agents(), data=st.data())
+@pytest.mark.parametrize("name", ["builtin", "parts", "qwen3", "smollm2"])
+def test_so_it_is_in_the_middle_of_an_agents_work(
+    body: dict[str, Any],
+    data: st.DataObject,
+    name: str,
+    tokenizer_named: Callable[[str], PromptTokenizer],
+) -> None:
+    tokenizer = tokenizer_named(name)
+    limits = PromptLimits(automatic_min_tokens=6)
+    check_order(body, data, tokenizer, Splitter(tokenizer, limits, b"secret"))
+
+
+def check_order(
+    body: dict[str, Any], data: st.DataObject, tokenizer: PromptTokenizer, splitter: Splitter
+) -> None:
     prepared = splitter.chat(body, b"tenant")
     order = draw_order(data, prepared.skeleton)
     assembled = prepared.assemble(order)
-    assert assembled.text == rendered(tokenizer, assembled.body["messages"])
+    assert assembled.text == rendered(tokenizer, assembled.body)
     assert not assembled.fallback
     assert len(assembled.prompt_ids) == prepared.skeleton.prompt_tokens
     assert assembled.boundaries == prepared.skeleton.boundaries(order)
