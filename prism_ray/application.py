@@ -34,6 +34,9 @@ SERVE_ENVIRONMENT = {
 by default), and how often it looks at its HTTP proxies (10 s; three looks in vain make a new one). It
 reads this when it starts: set it where Ray is started, as the cluster files do."""
 
+GPU_DRIVERS = Path("/proc/driver/nvidia/gpus")
+"""One entry for each NVIDIA GPU of this machine; missing where there is no driver."""
+
 
 class AppArgs(BaseModel):
     """Arguments of the application builder: what ``serve run`` and ``args:`` of Serve YAML may say."""
@@ -159,7 +162,7 @@ def _local_gpus() -> float:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return float(sum(1 for name in visible.split(",") if name.strip() not in ("", "-1")))
-    return float(len(list(Path("/proc/driver/nvidia/gpus").glob("*"))))
+    return float(len(list(GPU_DRIVERS.glob("*"))))
 
 
 def _check_sglang(config: PrismConfig) -> None:
