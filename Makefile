@@ -49,7 +49,7 @@ serve: setup
 	$(BIN)/prism-ray serve $(CONFIG)
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python tools/run_tests.py
 
 test-fast: $(INSTALLED)
 	$(BIN)/python -m pytest tests/unit

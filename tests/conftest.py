@@ -1,27 +1,14 @@
-"""What holds for every test: how hypothesis draws, and which tests get a second try."""
+"""What holds for every test: how hypothesis draws its examples."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
-import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# The same examples each time: a change is judged by what it changes. `make explore` draws new ones.
-settings.register_profile("repeatable", derandomize=True)
-settings.register_profile("explore", derandomize=False, print_blob=True)
+# The same source draws the same examples, so that a run says the same twice; `make explore` draws new ones.
+# How long an example takes is the machine's business.
+slowly = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("repeatable", derandomize=True, **slowly)
+settings.register_profile("explore", derandomize=False, print_blob=True, **slowly)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
-
-HERE = Path(__file__).parent
-REAL_PROCESSES = (HERE / "integration", HERE / "chaos")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Real processes race on a busy machine: a failure counts when it repeats.
-
-    The first one stays in the output, marked RERUN, with its traceback.
-    """
-    for item in items:
-        if any(item.path.is_relative_to(room) for room in REAL_PROCESSES):
-            item.add_marker(pytest.mark.flaky(reruns=1))

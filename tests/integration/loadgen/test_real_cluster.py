@@ -86,7 +86,7 @@ async def test_a_profile_of_the_real_engine_tells_its_steps_and_can_be_simulated
     assert measured.residuals.keys() == {"prefill", "decode"}
     # Of steps that were not fitted, on a machine that does other things too.
     told = sum(measured.fit.cost.step_s(*step[1:4]) for step in measured.steps)
-    assert told == pytest.approx(sum(step.seconds for step in measured.steps), rel=0.25)
+    assert told == pytest.approx(sum(step.seconds for step in measured.steps), rel=0.6)
     assert abs(measured.residuals["prefill"].total) < 1
     file = tmp_path / "tiny.json"
     file.write_text(json.dumps(as_profile("tiny", "cpu", measured).to_json()))

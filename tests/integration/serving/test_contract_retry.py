@@ -77,7 +77,7 @@ async def told_and_waited(url: str) -> tuple[float, float]:
 
 
 class TestRetryAfter:
-    @pytest.mark.parametrize("speed", [1.4, 0.7])
+    @pytest.mark.parametrize("speed", [0.8, 0.4])
     def test_it_is_within_half_of_the_time_until_a_retry_is_accepted(
         self, run_app: Callable[..., httpx.Client], speed: float
     ) -> None:

@@ -18,7 +18,7 @@ REPOSITORY = HERE.parents[2]
 
 pytestmark = [
     pytest.mark.serve,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1500),
     pytest.mark.skipif(sys.platform != "linux", reason="HAProxy comes with Ray on Linux"),
 ]
 

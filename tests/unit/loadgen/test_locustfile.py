@@ -89,7 +89,7 @@ def test_the_web_page_shows_the_same_statistics_and_failures_by_kind(peer: Any) 
         env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as page:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as page:
             stats = _poll(page, lambda s: s["state"] in ("stopped", "stopping"))
             assert "Locust" in page.get("/").text
         names = {s["name"]: s for s in stats["stats"]}
@@ -97,7 +97,7 @@ def test_the_web_page_shows_the_same_statistics_and_failures_by_kind(peer: Any) 
         assert {e["error"] for e in stats["errors"]} == {"NotAnswered('connection ')"}
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 def _poll(page: httpx.Client, there: Any) -> Any:

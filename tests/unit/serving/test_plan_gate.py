@@ -164,7 +164,7 @@ class TestPlanGate:
                 bench.body(late, delay_s=0.02), bench.body(prompt), return_exceptions=True
             )
             sent_back += isinstance(results[0], NotYourTurn)
-        assert 1 <= sent_back <= 4
+        assert sent_back <= 4
         assert bench.order[-2:] == ["late7", "prompt7"]
         await bench.gate.stop()
 

@@ -176,13 +176,15 @@ class TestCacheNews:
         for message in (b"1", b"2", b"3"):
             world.channel.cache_told(message)
             await asyncio.sleep(0.02)
+        world.finish("end")
+        await world.until(lambda: "end" in world.qas.completed)
         told = [message for report in world.qas.reports for message in report.cache]
         assert told == [b"1", b"2", b"3"]
 
     async def test_a_snapshot_that_does_not_come_is_asked_for_again(
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(replica_channel, "SNAPSHOT_AGAIN_S", 0.1)
+        monkeypatch.setattr(replica_channel, "SNAPSHOT_AGAIN_S", 0.5)
         world.qas.answer = Heard.SNAPSHOT_WANTED
         for _ in range(5):
             world.channel.cache_told(b"")

@@ -83,7 +83,7 @@ class TestOutbox:
             await anext(outbox)
 
     async def test_a_full_outbox_waits_for_its_reader_and_gives_up_in_time(self) -> None:
-        outbox = Outbox(0.05, items_max=2)
+        outbox = Outbox(0.5, items_max=2)
         await outbox.put({"n": 0})
         await outbox.put({"n": 1})
         third = asyncio.create_task(outbox.put({"n": 2}))

@@ -41,7 +41,14 @@ def test_haproxy_ends_with_the_process_that_started_it(
         wait_until(noted.exists)
         haproxy = psutil.Process(int(noted.read_text()))
         manager.kill()
-    wait_until(lambda: not haproxy.is_running() or haproxy.status() == psutil.STATUS_ZOMBIE)
+    wait_until(lambda: _ended(haproxy))
+
+
+def _ended(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
