@@ -40,8 +40,10 @@ import numpy as np
 from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError, AsyncOpenAI
 
 from loadgen.arrivals import poisson
+from loadgen.bounds import Prompt, bounds_beside, bounds_in_words
 from loadgen.metrics import summarize, table
 from loadgen.rows import Outcome, RequestRow
+from prism_ray.model import Atom
 
 SYSTEM = (
     "You answer questions about the news. Use only the passages that you are given. "
@@ -242,6 +244,19 @@ async def ask_again(
     return True
 
 
+def bounds_of(questions: Sequence[Question]) -> dict[str, float | None]:
+    """What a cache could save at most, as shares of words: a client knows no tokens of single passages."""
+
+    def words(text: str) -> Atom:
+        return Atom(text.encode(), len(text.split()))
+
+    prompts = [
+        Prompt((words(SYSTEM), *(words(p.text) for p in q.passages), words(f"Question: {q.text}")))
+        for q in questions
+    ]
+    return bounds_beside(prompts, movable=True)
+
+
 def choose_questions(args: argparse.Namespace) -> list[Question]:
     """Real ones if the data is there, made ones otherwise; says which."""
     beside = Path(__file__).resolve().parents[2] / "shared/data"
@@ -280,6 +295,10 @@ async def main(args: argparse.Namespace) -> int:
         failed = sum(not r.answered for r in rows)
         print(f"\n{len(rows) - failed} answered, {failed} failed by {model}\n")
         print(table(summarize(rows)))
+        print(f"\nhit rate at most (by words): {bounds_in_words(bounds_of(questions))}")
+        print(
+            "B0: passages as asked, endless cache; B1: any order of passages. The server reorders."
+        )
         again = await ask_again(client, model, questions, args)
     return 0 if again and not failed else 1
 

@@ -11,14 +11,21 @@ from typing import Any
 import click
 
 from loadgen.arrivals import ARRIVALS
-from loadgen.bounds import Prompt, b0, b1, b4
 from loadgen.checkout import git_commit
 from loadgen.report.page import write_report
 from loadgen.report.points import Load, loads, read_points
 from loadgen.rows import PlannedRequest, RunRecord, hash_arrivals, hash_prompts
 from loadgen.run import fire_record, flush_or_fail, jsonable, target_options
 from loadgen.slo import Slo
-from loadgen.sources import OWN_TIMES, Source, Wording, load_source, schedule, source_options
+from loadgen.sources import (
+    OWN_TIMES,
+    Source,
+    Wording,
+    load_source,
+    schedule,
+    source_bounds,
+    source_options,
+)
 from loadgen.workers import Target, processes_for
 
 
@@ -125,7 +132,7 @@ def measure(
             processes=processes or processes_for(plan.rate),
             label=plan.label,
         )
-        bounds = _bounds(loaded, record, pool_tokens)
+        bounds = source_bounds(loaded, record, pool_tokens)
         replace(record, config={**record.config, "bounds": bounds}).write(file)
     points = read_points(out, slo)
     for load in loads(points):
@@ -160,23 +167,6 @@ def _check_same(file: Path, planned: Sequence[PlannedRequest]) -> None:
         raise click.ClickException(
             f"{file} asked something else: choose another directory, or delete the file"
         )
-
-
-def _bounds(source: Source, record: RunRecord, pool_tokens: int | None) -> dict[str, float | None]:
-    """B0 and B1, and B4 where the pool is known: as shares of the trace's own prompt tokens."""
-    if source.trace is None:
-        return {}
-    requests = source.trace.requests
-    prompts = [
-        Prompt(request.prompt(), row.scheduled_s, request.output)
-        for request, row in zip(requests, record.rows, strict=True)
-    ]
-    movable = any(r.skeleton.runs for r in requests)
-    bounds = {"b0": b0(prompts), "b1": b1(prompts, movable=movable)}
-    ends = [r.ended_s - r.scheduled_s for r in record.rows if r.ended_s is not None]
-    if pool_tokens is not None and ends:
-        bounds["b4"] = b4(prompts, pool_tokens, max(ends))
-    return bounds
 
 
 def _line(load: Load) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from loadgen.bounds import bounds_in_words
 from loadgen.rows import RequestRow
 from loadgen.slo import Slo
 
@@ -150,12 +151,15 @@ def _error(row: RequestRow) -> str:
 
 
 def table(summary: Mapping[str, Any]) -> str:
-    """The summary for people; milliseconds."""
+    """The summary for people; milliseconds. ``bounds`` (``bounds_beside``), where the summary has any,
+    stand beside the hit rate."""
+    bounds = bounds_in_words(summary.get("bounds", {}))
     rate, throughput = summary["hit_rate"], summary["answered_per_s"]
     lines = [
         f"requests   {summary['requests']}: {_counts(summary['outcomes'])}",
         f"hit rate   {'unknown' if rate is None else f'{rate:.1%}'}"
-        f"   ({summary['cached_tokens']} of {summary['prompt_tokens']} prompt tokens)",
+        f"   ({summary['cached_tokens']} of {summary['prompt_tokens']} prompt tokens)"
+        + (f"   bounds {bounds}" if bounds else ""),
         f"throughput {'none' if throughput is None else f'{throughput:.2f} answers/s'}",
         f"lanes      {_counts(summary['lanes'])}",
         f"replicas   {_counts(summary['replicas'])}",

@@ -17,7 +17,14 @@ from loadgen.metrics import late_warning, summarize, table
 from loadgen.progress import progress
 from loadgen.rows import PlannedRequest, RunRecord
 from loadgen.slo import Slo, parse_slo
-from loadgen.sources import OWN_TIMES, Wording, load_source, schedule, source_options
+from loadgen.sources import (
+    OWN_TIMES,
+    Wording,
+    load_source,
+    schedule,
+    source_bounds,
+    source_options,
+)
 from loadgen.workers import Target, WorkerFailed, fire, processes_for
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -65,6 +72,9 @@ def target_options(command: _Command) -> _Command:
 @click.option("--concurrency", type=click.IntRange(1), help="Closed loop with so many clients.")
 @click.option("--limit", type=click.IntRange(1), help="Only the first requests of the source.")
 @click.option("--flush/--no-flush", default=False, help="POST /flush_cache first.")
+@click.option(
+    "--pool-tokens", type=click.IntRange(1), help="Of all replicas together, for the bound B4."
+)
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Raw rows as JSON.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def run(
@@ -82,6 +92,7 @@ def run(
     concurrency: int | None,
     limit: int | None,
     flush: bool,
+    pool_tokens: int | None,
     out: Path | None,
     as_json: bool,
     **words: Any,
@@ -115,6 +126,7 @@ def run(
     if out is not None:
         record.write(out)
     summary = summarize(record.rows, arrival_period_s=record.arrival_period_s, slo=slo)
+    summary["bounds"] = source_bounds(loaded, record, pool_tokens)
     click.echo(json.dumps(summary) if as_json else table(summary))
     if (warning := late_warning(summary)) is not None:
         click.echo(f"warning: {warning}", err=True)

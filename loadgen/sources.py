@@ -15,9 +15,10 @@ import click
 import numpy as np
 
 from loadgen.arrivals import ARRIVALS
+from loadgen.bounds import Prompt, bounds_beside
 from loadgen.prompts import STYLES, TEXTS, NoTexts, Style, Texts, plan_requests
 from loadgen.requests_file import read_requests
-from loadgen.rows import PlannedRequest
+from loadgen.rows import PlannedRequest, RunRecord
 from loadgen.trace_cmd import load_trace, parse_options
 from loadgen.traces.base import Trace
 
@@ -107,6 +108,27 @@ def load_source(
         raise click.ClickException(str(error)) from error
     worded = [replace(r, body=prepare_body(r.body, wording)) for r in source.requests]
     return replace(source, requests=tuple(worded))
+
+
+def source_bounds(
+    source: Source, record: RunRecord, pool_tokens: int | None
+) -> dict[str, float | None]:
+    """Bounds on the hit rate of a run of the source (``bounds_beside``), as shares of the trace's own
+    prompt tokens; nothing for bodies, whose tokens are the server's."""
+    if source.trace is None:
+        return {}
+    requests = source.trace.requests
+    prompts = [
+        Prompt(request.prompt(), row.scheduled_s, request.output)
+        for request, row in zip(requests, record.rows, strict=True)
+    ]
+    ends = [r.ended_s - r.scheduled_s for r in record.rows if r.ended_s is not None]
+    return bounds_beside(
+        prompts,
+        movable=any(request.skeleton.runs for request in requests),
+        pool_tokens=pool_tokens,
+        wait_s=max(ends, default=None),
+    )
 
 
 def _has_bodies(path: Path) -> bool:

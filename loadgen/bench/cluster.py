@@ -24,8 +24,10 @@ import click
 from loadgen.bench.cluster_settings import ARMS, DEFAULT_ARMS, SETTINGS
 from loadgen.bench.cluster_simulated import simulated_row
 from loadgen.bench.retention_settings import Arm, Setting
+from loadgen.bounds import bounds_in_words
 from loadgen.intervals import mean_interval
 from loadgen.metrics import spread
+from loadgen.real.bounds import placed_bounds
 from loadgen.real.cluster import StartedEngine
 from loadgen.real.engines import random_model, running, token_ids_for
 from loadgen.real.session import RealRun, run_placed
@@ -72,6 +74,7 @@ class Run:
             "pool_tokens": self.pool_tokens,
             "requests": len(rows),
             "hit_rate": self.run.hit_rate,
+            "bounds": placed_bounds(self.run, self.pool_tokens, REPLICAS),
             "ttft_s": spread(self.run.ttfts_s),
             "latency_s": spread(finished),
             "requests_by_replica": dict(sorted(Counter(r.replica for r in rows).items())),
@@ -138,9 +141,11 @@ def _turned(arms: Sequence[str], by: int) -> list[str]:
 
 def _line(run: Run) -> str:
     ttft = spread(run.run.ttfts_s)
-    shares = run.row()["requests_by_replica"]
+    row = run.row()
+    shares, bounds = row["requests_by_replica"], bounds_in_words(row["bounds"])
     return (
         f"{run.setting.name:<10}{run.arm:<16}seed {run.seed}  hit {run.run.hit_rate:6.1%}"
+        f"{f' ({bounds})' if bounds else ''}"
         f"  TTFT mean {ttft['mean']:.3f} s  p99 {ttft['p99']:.3f} s"
         f"  requests {'/'.join(map(str, shares.values()))}  {run.run.wall_s:.1f} s"
         f"  load {run.machine_load:.1f}"
@@ -150,12 +155,12 @@ def _line(run: Run) -> str:
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Means over seeds; against round-robin, seed by seed: points of hit rate, and ratios of P99 TTFT.
 
-    A ratio's interval is that of the mean of its logarithms.
+    A ratio's interval is that of the mean of its logarithms. Bounds on the hit rate stand last.
     """
     reference = {r["seed"]: r for r in rows if r["arm"] == REFERENCE}
     lines = [
         f"{'arm':<16}{'hit rate':>9}{'− round-robin, points':>24}{'mean TTFT, s':>14}"
-        f"{'P99 TTFT, s':>13}{'P99 / round-robin (95%)':>26}"
+        f"{'P99 TTFT, s':>13}{'P99 / round-robin (95%)':>26}  bounds"
     ]
     for arm in dict.fromkeys(row["arm"] for row in rows):
         own = [row for row in rows if row["arm"] == arm]
@@ -175,8 +180,21 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
                 strict=True,
             )
         )
-        lines.append(f"{arm:<16}{hit:>9.2%}{points:>24}{ttft:>14.3f}{p99:>13.3f}{ratio:>26}")
+        lines.append(
+            f"{arm:<16}{hit:>9.2%}{points:>24}{ttft:>14.3f}{p99:>13.3f}{ratio:>26}  "
+            f"{bounds_in_words(_mean_bounds(own))}".rstrip()
+        )
     return "\n".join(lines)
+
+
+def _mean_bounds(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Means over seeds of the bounds that every row has; rows of earlier versions have none."""
+    bounds = [row.get("bounds", {}) for row in rows]
+    return {
+        name: fmean(each[name] for each in bounds)
+        for name in bounds[0]
+        if all(each.get(name) is not None for each in bounds)
+    }
 
 
 @click.command("cluster")

@@ -13,6 +13,7 @@ from typing import Any
 
 from loadgen.bench.cluster_settings import ARMS
 from loadgen.bench.retention_settings import Setting
+from loadgen.bounds import Prompt, bounds_beside
 from loadgen.metrics import spread
 from loadgen.virtual import Arrival, Delays, Served, VirtualCluster
 from prism_ray.dispatch import Dispatcher
@@ -57,6 +58,13 @@ def simulated_row(
         cluster.run(Arrival(a.ticket, a.output_tokens) for a in setting.arrivals(seed)).values()
     )
     prompts = sum(one.ticket.skeleton.prompt_tokens for one in served)
+    ends = [one.finished_s - one.arrival_s for one in served if one.finished_s is not None]
+    bounds = bounds_beside(
+        [Prompt(one.path, one.arrival_s, one.output) for one in served],
+        movable=any(one.ticket.skeleton.runs for one in served),
+        pool_tokens=pool_tokens * replicas,
+        wait_s=max(ends),
+    )
     return {
         "simulated": True,
         "setting": setting.name,
@@ -66,6 +74,7 @@ def simulated_row(
         "pool_tokens": pool_tokens,
         "requests": len(served),
         "hit_rate": sum(one.cached_tokens or 0 for one in served) / prompts,
+        "bounds": bounds,
         "ttft_s": spread(one.ttft_s for one in served),
         "requests_by_replica": dict(sorted(Counter(one.replica for one in served).items())),
     }

@@ -5,6 +5,7 @@ the order of segments, the pool. All are for an engine that matches whole pages 
 a prompt's last token. Pure; numpy only.
 """
 
+from loadgen.bounds.beside import bounds_beside, bounds_in_words
 from loadgen.bounds.blocks import Block, Prompt, path_blocks, segment_blocks
 from loadgen.bounds.hit_rates import B1_REQUESTS_MAX, b0, b1, b2, b3, b4
 from loadgen.bounds.latency import LatencyFloor, latency_floor
@@ -20,6 +21,8 @@ __all__ = [
     "b2",
     "b3",
     "b4",
+    "bounds_beside",
+    "bounds_in_words",
     "latency_floor",
     "least_p99_s",
     "path_blocks",

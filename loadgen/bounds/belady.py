@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heappop, heappush
 
 from loadgen.bounds.blocks import Block
 
@@ -14,53 +15,40 @@ def belady_hits(blocks: Sequence[Block], requests: int, capacity: int) -> int:
 
     Requests 0 … ``requests`` - 1 are served in turn; each holds its whole prompt and what it generates
     while it is served. Since whoever uses a block uses all before it, the block of furthest next use
-    is always a leaf. ValueError if one request does not fit.
+    is always a leaf. ValueError if one request does not fit. O(uses · log blocks).
     """
-    used: list[list[int]] = [[] for _ in range(requests)]
-    made: list[list[int]] = [[] for _ in range(requests)]
+    own: list[list[int]] = [[] for _ in range(requests)]
+    next_users: list[list[int]] = []
     for number, block in enumerate(blocks):
-        for user in block.users:
-            used[user].append(number)
-        for maker in block.makers:
-            made[maker].append(number)
-    resident: dict[int, int] = {}
-    hits = 0
-    positions = [0] * len(blocks)
+        next_users.append(block.users[::-1])
+        for each in sorted({*block.users, *block.makers}):
+            own[each].append(number)
+    resident = [0] * len(blocks)
+    # Furthest next use first, then the deepest. An entry that is older than its block's last use says
+    # too near a next use and comes up never before the newer one; then its block is not resident.
+    furthest: list[tuple[float, int, int]] = []
+    hits = tokens = 0
     for request in range(requests):
-        hits += sum(resident.get(n, 0) for n in used[request] if blocks[n].hittable)
-        own = {*used[request], *made[request]}
-        for number in used[request]:
-            positions[number] += 1
-        resident.update((number, blocks[number].tokens) for number in own)
-        _evict(blocks, positions, resident, own, capacity)
+        for number in own[request]:
+            block, users = blocks[number], next_users[number]
+            if users and users[-1] == request:
+                users.pop()
+                hits += resident[number] if block.hittable else 0
+            tokens += block.tokens - resident[number]
+            resident[number] = block.tokens
+        held = set(own[request])
+        while tokens > capacity:
+            if not furthest:
+                raise ValueError("a request does not fit the pool")
+            number = furthest[0][2]
+            over = tokens - capacity
+            gone = 0 if number in held else min(over, resident[number])
+            resident[number] -= gone
+            tokens -= gone
+            if number in held or not resident[number]:
+                heappop(furthest)
+        for number in own[request]:
+            users = next_users[number]
+            next_use = users[-1] if users else _NEVER
+            heappush(furthest, (-next_use, -blocks[number].depth, number))
     return hits
-
-
-def _evict(
-    blocks: Sequence[Block],
-    positions: Sequence[int],
-    resident: dict[int, int],
-    own: set[int],
-    capacity: int,
-) -> None:
-    over = sum(resident.values()) - capacity
-    if over <= 0:
-        return
-    others = sorted(
-        (number for number in resident if number not in own),
-        key=lambda number: (_next_use(blocks[number], positions[number]), blocks[number].depth),
-        reverse=True,
-    )
-    for number in others:
-        cut = min(over, resident[number])
-        resident[number] -= cut
-        over -= cut
-        if not resident[number]:
-            del resident[number]
-        if not over:
-            return
-    raise ValueError("a request does not fit the pool")
-
-
-def _next_use(block: Block, position: int) -> float:
-    return block.users[position] if position < len(block.users) else _NEVER

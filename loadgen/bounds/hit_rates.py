@@ -76,12 +76,19 @@ def b4(
     page_size: int = 1,
     *,
     finish_s: float | None = None,
+    movable: bool = True,
+    known_b1: float | None = None,
 ) -> float:
     """Finite pool, any order of requests within ``wait_s`` and of segments: B1, or B3 over segments
-    that need no front, whichever is less."""
+    that need no front, whichever is less; B3 itself where no segment is ``movable``.
+
+    ``known_b1`` saves computing B1 again, which takes the longest.
+    """
+    if not movable:
+        return b3(prompts, pool_tokens, wait_s, page_size, finish_s=finish_s)
     hits = _packed_hits(prompts, segment_blocks(prompts), pool_tokens, wait_s, finish_s)
     loose = _share(hits, prompts)
-    tight = b1(prompts, page_size)
+    tight = b1(prompts, page_size) if known_b1 is None else known_b1
     return loose if tight is None else min(loose, tight)
 
 

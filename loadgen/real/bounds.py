@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from loadgen.bounds import Prompt, b0, b3
+from loadgen.bounds import Prompt, b0, b3, bounds_beside
 from loadgen.real.session import RealRun
 
 
@@ -46,3 +46,23 @@ def run_bounds(
     if run.hit_rate > most + 1e-12:
         raise BoundExceeded(f"hit rate {run.hit_rate:.6f} is above B3 = {most:.6f}")
     return RealBounds(b0(prompts, page_size), most, wait_s)
+
+
+def placed_bounds(run: RealRun, pool_tokens: int, replicas: int) -> dict[str, float | None]:
+    """B0, B1 and B4 of what several engines admitted (``bounds_beside``), their pools together.
+
+    B0 is of the prompts as they were written; a prompt counts as whole in the pool at its request's end.
+    """
+    arrivals = {s.arrival.ticket.request_id: s.arrival for s in run.submissions}
+    served = [
+        (row, arrivals[row.request_id])
+        for row in run.rows
+        if row.cached_tokens is not None and row.request_id in arrivals
+    ]
+    ends = [row.finished_s - row.arrival_s for row, _ in served if row.finished_s is not None]
+    return bounds_beside(
+        [Prompt(arrival.prompt(r.order), r.arrival_s, arrival.output) for r, arrival in served],
+        movable=any(arrival.ticket.skeleton.runs for _, arrival in served),
+        pool_tokens=pool_tokens * replicas,
+        wait_s=max(ends, default=None),
+    )

@@ -66,8 +66,8 @@ def _mapping(file: Path) -> Mapping[str, Any]:
 
 def summary(result: Mapping[str, Any]) -> str:
     """A run for people; every hit rate with its bounds beside it."""
-    bounds, ttft = result["bounds"], result["ttft_s"]
-    named = "  ".join(f"{name.upper()} {_percent(value)}" for name, value in bounds.items())
+    bounds, ttft = {**result["bounds"], **result["more_bounds"]}, result["ttft_s"]
+    named = "  ".join(f"{name.upper()} {_percent(bounds[name])}" for name in sorted(bounds))
     lines = [
         f"simulated  {result['policy']} x {result['retention']}, {result['placement']} of "
         f"{result['replicas']}; {result['trace']}, seed {result['seed']}, "

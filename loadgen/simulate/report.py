@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.bounds import Prompt, b0, b1, b3, latency_floor, least_p99_s
+from loadgen.bounds import Prompt, b0, b1, b2, b3, b4, latency_floor, least_p99_s
 from loadgen.checkout import git_commit
 from loadgen.simulate.run import Run
 from loadgen.virtual import Served
@@ -32,11 +32,13 @@ def report(run: Run, known_b1: dict[str, float | None] | None = None) -> dict[st
 
     ``requests`` and all that follows is of those that were served; ``refused`` counts the others.
     ``queue_wait_s`` ends with the start of the first prefill batch, ``prefill_s`` with the end of the
-    last; ``first_token_s`` is what follows. ``latency_floor_s`` is ``loadgen.bounds.latency_floor`` with
-    the hits of B3. ``b3_wait_s`` is the D of B3: the longest time from an
-    arrival until the whole prompt was in the pool; ``max_wait_s`` is the longest queue wait.
-    ``ttft_p99_least_s`` estimates what no policy can go below: the same arrivals at one server that
-    computes as many tokens as B3 leaves, spread by prompt length, at the rate of full chunks.
+    last; ``first_token_s`` is what follows. ``more_bounds`` are B2, of each replica's prompts one by
+    one in the order in which it admitted them, and B4; None where B1 is. ``latency_floor_s`` is
+    ``loadgen.bounds.latency_floor`` with the hits of B3. ``b3_wait_s`` is the D of B3 and B4: the
+    longest time from an arrival until the whole prompt was in the pool; ``max_wait_s`` is the longest
+    queue wait. ``ttft_p99_least_s`` estimates what no policy can go below: the same arrivals at one
+    server that computes as many tokens as B3 leaves, spread by prompt length, at the rate of full
+    chunks.
     """
     served = run.served
     prompt_tokens = sum(s.ticket.skeleton.prompt_tokens for s in served)
@@ -152,7 +154,7 @@ def _nonglobal(served: Sequence[Served]) -> float | None:
 
 
 def _bounds(run: Run, hit_rate: float, known_b1: dict[str, float | None]) -> dict[str, Any]:
-    """B0 and B3 for the prompts as this run wrote them, B1 for any way to write them."""
+    """B0, B2 and B3 for the prompts as this run wrote them, B1 and B4 for any way to write them."""
     served = run.served
     page = run.params.page_size
     prompts = [Prompt(s.path, s.arrival_s, s.output) for s in served]
@@ -173,11 +175,27 @@ def _bounds(run: Run, hit_rate: float, known_b1: dict[str, float | None]) -> dic
     most, typical = finite(max(kept)), finite(float(np.percentile(kept, 99)))
     if hit_rate > most + 1e-12:
         raise BoundExceeded(f"hit rate {hit_rate:.6f} is above B3 = {most:.6f}")
+    movable = any(request.skeleton.runs for request in run.trace.requests)
     key = f"{run.trace.prompts_sha256} {page} {run.params.longest_request_tokens}"
     if key not in known_b1:
-        known_b1[key] = _any_serialization(run)
+        known_b1[key] = _any_serialization(run, movable)
+    any_serialization = known_b1[key]
+    as_served = any_segments = None
+    if any_serialization is not None:
+        as_served = _as_served(run, prompts)
+        any_segments = most
+        if movable:
+            any_segments = b4(
+                prompts,
+                run.params.pool_tokens * run.spec.replicas,
+                max(kept),
+                page,
+                finish_s=finish_s,
+                known_b1=any_serialization,
+            )
     return {
-        "bounds": {"b0": b0(prompts, page), "b1": known_b1[key], "b3": most},
+        "bounds": {"b0": b0(prompts, page), "b1": any_serialization, "b3": most},
+        "more_bounds": {"b2": as_served, "b4": any_segments},
         "b3_wait_s": max(kept),
         "efficiency": hit_rate / most if most else None,
         "efficiency_p99": hit_rate / typical if typical else None,
@@ -185,10 +203,23 @@ def _bounds(run: Run, hit_rate: float, known_b1: dict[str, float | None]) -> dic
     }
 
 
-def _any_serialization(run: Run) -> float | None:
+def _as_served(run: Run, prompts: Sequence[Prompt]) -> float:
+    """B2 of each replica's own prompts, together."""
+    by_replica: dict[str, list[tuple[float, int]]] = {}
+    for number, request in enumerate(run.served):
+        by_replica.setdefault(request.replica, []).append((_at(request.admitted_s), number))
+    hits = 0.0
+    for admitted in by_replica.values():
+        own = [prompts[number] for _, number in sorted(admitted)]
+        tokens = sum(prompt.tokens for prompt in own)
+        hits += tokens * b2(own, run.params.pool_tokens, run.params.page_size)
+    return hits / sum(prompt.tokens for prompt in prompts)
+
+
+def _any_serialization(run: Run, movable: bool) -> float | None:
     requests = [r for r in run.trace.requests if r.request_id not in run.refused]
     native = [Prompt(r.prompt(), 0.0, r.output) for r in requests]
-    return b1(native, run.params.page_size, movable=any(r.skeleton.runs for r in requests))
+    return b1(native, run.params.page_size, movable=movable)
 
 
 def _least_p99_s(run: Run, most: float) -> float | None:

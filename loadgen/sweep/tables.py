@@ -34,7 +34,9 @@ class Row:
     hit_rate: Interval
     b0: float
     b1: float | None
+    b2: float | None
     b3: float
+    b4: float | None
     efficiency: float
     ttft_mean_s: float
     ttft_p50_s: float
@@ -100,6 +102,11 @@ def _row(
     def mean(*path: str) -> float:
         return mean_interval(_values(runs, *path)).mean
 
+    def known(group: str, name: str) -> float | None:
+        """None where a run lacks it: too many requests, or a run that is older than the figure."""
+        values = [run.get(group, {}).get(name) for run in runs]
+        return None if None in values else mean(group, name)
+
     gain = p99 = average = None
     if baseline is not None:
         others = [baseline[seed] for seed in seeds]
@@ -113,8 +120,10 @@ def _row(
         seeds=seeds,
         hit_rate=mean_interval(_values(runs, "hit_rate")),
         b0=mean("bounds", "b0"),
-        b1=None if runs[0]["bounds"]["b1"] is None else mean("bounds", "b1"),
+        b1=known("bounds", "b1"),
+        b2=known("more_bounds", "b2"),
         b3=mean("bounds", "b3"),
+        b4=known("more_bounds", "b4"),
         efficiency=mean("efficiency"),
         ttft_mean_s=mean("ttft_s", "mean"),
         ttft_p50_s=mean("ttft_s", "p50"),
@@ -140,7 +149,7 @@ def _values(runs: Sequence[dict[str, Any]], *path: str) -> list[float]:
 
 
 _HEAD = (
-    "load", "req/s", "arm", "hit", "B0", "B1", "B3", "h/B3", "TTFT mean", "P50", "P90", "P99",
+    "load", "req/s", "arm", "hit", "B0", "B1", "B2", "B3", "B4", "h/B3", "TTFT mean", "P50", "P90", "P99",
     "max wait", "hit gain", "P99 change", "mean change",
 )  # fmt: skip
 
@@ -157,8 +166,10 @@ def _cells(row: Row) -> list[str]:
         row.arm,
         f"{row.hit_rate.mean:.2%}",
         f"{row.b0:.2%}",
-        "" if row.b1 is None else f"{row.b1:.2%}",
+        _share(row.b1),
+        _share(row.b2),
         f"{row.b3:.2%}",
+        _share(row.b4),
         f"{row.efficiency:.3f}",
         f"{row.ttft_mean_s:.2f}",
         f"{row.ttft_p50_s:.2f}",
@@ -169,6 +180,10 @@ def _cells(row: Row) -> list[str]:
         _change(row.p99_change),
         _change(row.mean_change),
     ]
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.2%}"
 
 
 def _points(interval: Interval | None) -> str:

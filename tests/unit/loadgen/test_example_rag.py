@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,7 @@ def check(result: subprocess.CompletedProcess[str], peer: Any) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
     assert "12 answered, 0 failed by tiny" in result.stdout
     assert "hit rate   50.0%" in result.stdout
+    assert re.search(r"at most \(by words\): B0 \d+\.\d%  B1 \d+\.\d%", result.stdout)
     assert "12 hot" in result.stdout
     for term in ("queue_wait", "prefill", "first_token"):
         assert term in result.stdout

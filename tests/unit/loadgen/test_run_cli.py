@@ -62,6 +62,21 @@ class TestRun:
         assert summary["outcomes"] == {"answered": 1, "refused": 1}
         assert summary["errors"] == {"refused 429 queue_full": 1}
 
+    def test_a_traces_hit_rate_has_its_bounds_beside_it(self, peer: Any) -> None:
+        options = ["--limit", 20, "--texts", "made", "--rate", 400]
+        asked = ["run", "zipf_hotspot", "--base-url", peer.url, *options]
+        result = invoke(*asked, "--pool-tokens", 1200)
+        assert result.exit_code == 0, result.output
+        (line,) = (line for line in result.output.splitlines() if line.startswith("hit rate"))
+        assert all(f"B{number} " in line for number in (0, 1, 4))
+        bounds = json.loads(invoke(*asked, "--json").stdout)["bounds"]
+        assert 0 < bounds["b0"] < bounds["b1"] < 1
+        assert "b4" not in bounds, "nothing is known of the pool"
+
+    def test_bodies_have_no_bounds(self, peer: Any, file: Path) -> None:
+        result = invoke("run", file, "--base-url", peer.url)
+        assert "bounds" not in result.output
+
     def test_a_bad_file_is_one_line_of_error(self, tmp_path: Path) -> None:
         path = tmp_path / "requests.jsonl"
         path.write_text("{}\n")

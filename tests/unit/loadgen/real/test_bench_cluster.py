@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from math import exp, log
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from click.testing import CliRunner, Result
 
 from loadgen.bench.cluster import REFERENCE, Run, cluster, table
 from loadgen.bench.cluster_settings import ARMS, DEFAULT_ARMS, SETTINGS
+from loadgen.real.cluster import RealArrival, Submission
 from loadgen.real.rows import RealRow
 from loadgen.real.session import RealRun
+from prism_ray.model import NO_GAP, Decision, Lane, Segment, Skeleton, Ticket
 from prism_ray.placement import make_placement
 
 
@@ -111,11 +114,34 @@ class TestAgain:
         assert "another setting" in done.output
 
 
+def test_a_row_has_the_bounds_of_what_was_admitted_and_the_table_their_means() -> None:
+    given = run("e2", 1, 30, 0.5)
+    shared = Segment(b"d", 80, run=0)
+    skeleton = Skeleton(None, (shared, Segment(b"e", 10, run=0)), (NO_GAP, NO_GAP), 10)
+    submissions = tuple(
+        Submission(
+            row.request_id,
+            RealArrival(Ticket(row.request_id, skeleton, 1.0, max_new_tokens=2), 2),
+            Decision(row.request_id, 0, "e", "replica-0", 1, 0, (0, 1), Lane.HOT, 0.0, 0),
+            None,
+        )
+        for row in given.run.rows
+    )
+    for row in given.run.rows:
+        row.order = (0, 1)
+    (row,) = rows(replace(given, run=replace(given.run, submissions=submissions)))
+    assert row["bounds"] == pytest.approx({"b0": 180 / 300, "b1": 180 / 300, "b4": 180 / 300})
+    assert table([row]).splitlines()[1].endswith("B0 60.0%  B1 60.0%  B4 60.0%")
+    older = {name: value for name, value in row.items() if name != "bounds"}
+    assert "B0" not in table([row, older])
+
+
 def test_in_virtual_time_placements_that_know_prefixes_find_more_of_documents() -> None:
     asked = ["--seed", "0", "--arm", REFERENCE, "--arm", "cache-aware", "--arm", "e2"]
     done = CliRunner().invoke(cluster, [*asked, "--simulated", "0.03", "0.001"])
     assert done.exit_code == 0, done.output
     said, _, *lines = done.output.splitlines()
+    assert all("B1 " in line and "B4 " in line for line in lines)
     assert said.startswith("simulated: 0.03 s a step")
     hits = {line.split()[0]: float(line.split()[1].rstrip("%")) for line in lines}
     assert hits["e2"] > hits[REFERENCE] + 5

@@ -75,3 +75,6 @@ def test_every_request_is_answered_in_order_of_its_stages_below_every_bound(
     assert result["b3_wait_s"] >= result["max_wait_s"]
     assert result["bounds"]["b3"] <= result["bounds"]["b0"] + 1e-12
     assert result["hit_rate"] <= result["bounds"]["b1"] + 1e-12
+    assert result["hit_rate"] <= result["more_bounds"]["b4"] + 1e-12
+    assert result["more_bounds"]["b4"] <= result["bounds"]["b1"] + 1e-12
+    assert 0 <= result["more_bounds"]["b2"] <= result["bounds"]["b0"] + 1e-12

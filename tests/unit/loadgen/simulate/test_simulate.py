@@ -72,6 +72,41 @@ def test_hits_stay_below_the_bounds_of_any_order() -> None:
     bounds = result["bounds"]
     assert 0 < result["hit_rate"] <= bounds["b3"] <= bounds["b0"] <= bounds["b1"]
     assert result["efficiency"] == pytest.approx(result["hit_rate"] / bounds["b3"])
+    more = result["more_bounds"]
+    assert result["hit_rate"] <= more["b2"] <= bounds["b3"]
+    assert result["hit_rate"] <= more["b4"] <= bounds["b1"]
+
+
+def test_b2_is_of_the_order_in_which_each_replica_admitted_its_own() -> None:
+    """x, y, x, y through pools that hold one of them: one replica hits next to nothing, two hit both."""
+    x, y = document("x", 100), document("y", 100)
+    asks = [asked(f"r{n}", piece) for n, piece in enumerate((x, y, x, y))]
+    spec = SimSpec(
+        policy="fcfs",
+        placement="round-robin",
+        qps=0.1,
+        arrivals="constant",
+        engine_options={"pool_tokens": 130},
+    )
+    alone, two = (report(run(replace(spec, replicas=n), trace_of(*asks))) for n in (1, 2))
+    # Beside a request of 124 tokens, its answer included, there is room for 6 of the other document.
+    assert alone["more_bounds"]["b2"] * 480 == pytest.approx(12)
+    assert two["more_bounds"]["b2"] * 480 == pytest.approx(200)
+
+
+def test_b4_is_b3_where_nothing_may_move_and_neither_is_known_where_b1_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fixed = [Segment(name, 100) for name in (b"x", b"y")]
+    trace = trace_of(*(asked(f"r{n}", fixed[n % 2]) for n in range(4)))
+    done = run(SimSpec(policy="fcfs", qps=0.1, engine_options={"pool_tokens": 130}), trace)
+    result = report(done)
+    assert result["more_bounds"]["b4"] == result["bounds"]["b3"] < result["bounds"]["b1"]
+    monkeypatch.setattr("loadgen.bounds.hit_rates.B1_REQUESTS_MAX", 3)
+    moving = trace_of(*(asked(f"r{n}", document("d"), document("e")) for n in range(4)))
+    many = report(run(SimSpec(policy="fcfs", qps=0.1), moving))
+    assert many["bounds"]["b1"] is None
+    assert many["more_bounds"] == {"b2": None, "b4": None}
 
 
 def test_requests_that_no_replica_can_hold_are_refused_and_counted() -> None:
@@ -310,7 +345,7 @@ def test_the_command_writes_json_and_prints_bounds_beside_the_hit_rate(tmp_path:
         main, [*arguments, "--config", str(config), "--set", "policy.q_cold=8", "--out", str(out)]
     )
     assert done.exit_code == 0, done.output
-    assert "B0" in done.output
+    assert all(f"B{number}" in done.output for number in range(5))
     assert "simulated" in done.output
     written = json.loads(out.read_text())
     assert written["config"]["policy_options"] == {"q_cold": 8}

@@ -247,6 +247,17 @@ def test_rows_are_paired_by_seed_against_the_baseline() -> None:
     assert parsed[1]["p99_change"] == ""
 
 
+def test_bounds_that_a_run_lacks_are_left_out_of_the_table() -> None:
+    runs = [result("old", seed, 4.0) for seed in range(2)]
+    assert tabulate(runs)[0].b4 is None
+    runs = [run | {"more_bounds": {"b2": 0.47, "b4": 0.66}} for run in runs]
+    (row,) = tabulate(runs)
+    assert (row.b2, row.b4) == pytest.approx((0.47, 0.66))
+    assert "| 60.00% | 70.00% | 47.00% | 50.00% | 66.00% |" in as_markdown([row])
+    runs[1]["more_bounds"]["b2"] = None
+    assert tabulate(runs)[0].b2 is None
+
+
 @pytest.mark.parametrize("name", ["prompts", "arrivals", "pool"])
 def test_runs_that_did_not_serve_the_same_are_not_put_side_by_side(name: str) -> None:
     runs = [result("old", 0, 4.0), result("new", 0, 2.0, **{name: "other"})]
