@@ -23,6 +23,7 @@ class Life:
         self.scheduler = make_scheduler(policy, params)
         self.queue: list[Ticket] = []
         self.active: list[Ticket] = []
+        self.arrived: list[Ticket] = []
         self.processed = 0
         self.at_arrival: dict[str, int] = {}
         self.dispatched = 0
@@ -37,11 +38,12 @@ class Life:
             new = random_ticket(self.rng, name)
             at_head = self.rng.random() < 0.1
             self.scheduler.add(new, at_head=at_head)
+            self.arrived.append(new)
             self.queue.insert(0 if at_head else len(self.queue), new)
             self.at_arrival[name] = self.processed
 
-    def leave(self) -> None:
-        if self.queue and self.rng.random() < 0.3:
+    def leave(self, cancelled: float = 0.3) -> None:
+        if self.queue and self.rng.random() < cancelled:
             gone = self.queue.pop(self.rng.randrange(len(self.queue)))
             assert self.scheduler.cancel(gone.request_id)
         while self.active and self.rng.random() < 0.5:
@@ -108,6 +110,44 @@ def test_peek_splits_its_line_as_it_goes_and_takes_what_the_whole_tree_says(
         count = life.rng.randint(0, 9)
         picks = life.round(count)
         assert [pick.ticket.request_id for pick in picks] == expected[:count]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_preble_groups_take_turns_as_the_twin_says_round_after_round(seed: int) -> None:
+    life = Life("preble-groups", seed)
+    owed: dict[int, int] = {}
+    for _ in range(40):
+        life.arrive(8)
+        life.leave()
+        life.cache = random_cache(life.rng, life.queue + life.active)
+        count = life.rng.randint(0, 6)
+        expected = twins.preble_groups(life.queue, life.cache, count, owed)
+        assert [pick.ticket.request_id for pick in life.round(count)] == expected
+
+
+FRONTS: list[dict[str, Any]] = [
+    {},
+    {"f_front": 1},
+    {"f_front": 0},
+    {"w_active": 1.0, "w_global": 2.0},
+    {"priority": "lexicographic", "f_front": 2},
+]
+
+
+@pytest.mark.parametrize("params", FRONTS)
+@pytest.mark.parametrize("seed", range(3))
+def test_front_alignment_sends_the_oldest_with_what_most_ask_for_in_front(
+    seed: int, params: dict[str, Any]
+) -> None:
+    life = Life("front-alignment", seed, params)
+    twin = twins.FrontAlignment(**params)
+    for _ in range(40):
+        life.arrive(6)
+        life.leave(cancelled=0.0)  # a segment that was never sent would lose its rank
+        twin.see(life.arrived)
+        count = life.rng.randint(0, 5)
+        expected = twin.order(life.queue, life.active)
+        assert [(p.ticket.request_id, p.order) for p in life.round(count)] == expected[:count]
 
 
 @pytest.mark.parametrize("policy", ["lpm", "hrrn"])

@@ -131,6 +131,25 @@ def preble_group(ticket: Ticket, cache: CacheView) -> int:
     return next((g for g in range(1, 11) if cached * 10 <= g * prompt), 10)
 
 
+def preble_groups(
+    queue: Sequence[Ticket], cache: CacheView, count: int, owed: dict[int, int]
+) -> list[str]:
+    """Smooth weighted round robin: each turn every group that waits is owed its number, the one that is
+    owed most (of equals the higher) sends its oldest and pays what all were owed. ``owed`` goes on."""
+    left = list(queue)
+    order: list[str] = []
+    while left and len(order) < count:
+        waiting = {preble_group(ticket, cache) for ticket in left}
+        for group in waiting:
+            owed[group] = owed.get(group, 0) + group
+        best = max(waiting, key=lambda group: (owed[group], group))
+        owed[best] -= sum(waiting)
+        turn = next(ticket for ticket in left if preble_group(ticket, cache) == best)
+        left.remove(turn)
+        order.append(turn.request_id)
+    return order
+
+
 def peek(queue: Sequence[Ticket], cache: CacheView, fairness: int, position: int) -> list[str]:
     """One pick at a time: the first in line that lacks nothing that another one is computing."""
     line = _in_line(queue, 0, cache)
@@ -179,3 +198,55 @@ def _in_line(queue: Sequence[Ticket], depth: int, cache: CacheView) -> list[Tick
     for group in sorted(groups, key=rank):
         line += _in_line(group, depth + 1, cache)
     return line
+
+
+class FrontAlignment:
+    """Oldest first; in each run the ``f_front`` segments of highest w_a A + w_g G come first, falling,
+    equals by who was seen first; the others as the client wrote them.
+
+    Ranks are of segments in the order in which they came up; here nothing is ever forgotten.
+    """
+
+    def __init__(
+        self,
+        f_front: int = 3,
+        w_active: float = 1e6,
+        w_global: float = 1.0,
+        priority: str = "weighted",
+    ) -> None:
+        self.f_front = f_front
+        self.weights = (w_active, w_global)
+        self.strict = priority == "lexicographic"
+        self.seen: list[bytes] = []
+
+    def see(self, arrived: Sequence[Ticket]) -> None:
+        """Requests in the order in which they came."""
+        for ticket in arrived:
+            self.seen += [s.id for s in ticket.skeleton.segments if s.id not in self.seen]
+
+    def order(
+        self, queue: Sequence[Ticket], active: Sequence[Ticket]
+    ) -> list[tuple[str, tuple[int, ...]]]:
+        def uses(segment: bytes, tickets: Sequence[Ticket]) -> int:
+            return sum(any(s.id == segment for s in t.skeleton.segments) for t in tickets)
+
+        def strength(segment: bytes) -> tuple[float, ...]:
+            counts = uses(segment, active), uses(segment, queue)
+            if self.strict:
+                return tuple(map(float, counts))
+            return (sum(w * n for w, n in zip(self.weights, counts, strict=True)),)
+
+        def written(ticket: Ticket) -> tuple[int, ...]:
+            ids = [s.id for s in ticket.skeleton.segments]
+            order = list(range(len(ids)))
+            for run in ticket.skeleton.runs:
+                by_rank = sorted(run, key=lambda slot: self.seen.index(ids[slot]))
+                strongest = sorted(by_rank, key=lambda slot: strength(ids[slot]), reverse=True)
+                front = strongest[: self.f_front]
+                for slot, index in zip(
+                    run, [*front, *(s for s in run if s not in front)], strict=True
+                ):
+                    order[slot] = index
+            return tuple(order)
+
+        return [(ticket.request_id, written(ticket)) for ticket in queue]
