@@ -12,6 +12,7 @@ import yaml
 
 from loadgen.simulate import BadSpec, SimSpec, UnknownKnee, parse_settings
 from loadgen.simulate import simulate as simulate_spec
+from loadgen.simulate.knees import DEFAULT_LOAD
 from prism_ray.engine.profile import BadProfile
 from prism_ray.registry import UnknownName
 
@@ -20,7 +21,11 @@ from prism_ray.registry import UnknownName
 @click.option("--trace", default="zipf_hotspot", show_default=True, help="Name of a trace.")
 @click.option("--policy", required=True, help="Name of a scheduling policy.")
 @click.option("--retention", help="Name of a retention strategy. [default: the policy's own]")
-@click.option("--qps", type=float, help="Requests/s. [default: 0.9 of our knee for this setting]")
+@click.option(
+    "--qps",
+    type=float,
+    help="Requests/s. [default: 0.9 of our knee for this setting, or of the nearest in replicas, scaled]",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Draws prompts and arrivals.")
 @click.option("--requests", type=click.IntRange(1), default=2048, show_default=True)
 @click.option("--replicas", type=click.IntRange(1), default=1, show_default=True)
@@ -68,10 +73,12 @@ def summary(result: Mapping[str, Any]) -> str:
     """A run for people; every hit rate with its bounds beside it."""
     bounds, ttft = {**result["bounds"], **result["more_bounds"]}, result["ttft_s"]
     named = "  ".join(f"{name.upper()} {_percent(bounds[name])}" for name in sorted(bounds))
+    knee = result["config"]["knee"]
     lines = [
         f"simulated  {result['policy']} x {result['retention']}, {result['placement']} of "
         f"{result['replicas']}; {result['trace']}, seed {result['seed']}, "
         f"{result['requests']} requests at {result['qps']:.2f}/s"
+        + (f" ({DEFAULT_LOAD:g} of the knee, {knee})" if knee else "")
         + (f" ({result['refused']} too long, refused)" if result["refused"] else ""),
         f"hit rate   {_percent(result['hit_rate'])}   bounds {named}   "
         f"h/B3 {_ratio(result['efficiency'])} (P99 wait: {_ratio(result['efficiency_p99'])})",

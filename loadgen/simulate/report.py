@@ -284,4 +284,9 @@ _RETENTION_FIELDS = ("retention", "protect_anchors", "protect_share", "refresh_w
 
 def _config(run: Run) -> dict[str, Any]:
     """The spec as it was run, with the engine's limits and costs in full."""
-    return {**run.spec.to_json(), "engine": asdict(run.params), "cost": asdict(run.cost)}
+    return {
+        **run.spec.to_json(),
+        "knee": run.knee,
+        "engine": asdict(run.params),
+        "cost": asdict(run.cost),
+    }

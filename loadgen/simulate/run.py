@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from loadgen.simulate.knees import DEFAULT_LOAD, kept_knee
+from loadgen.simulate.knees import DEFAULT_LOAD, nearest_knee
 from loadgen.simulate.spec import SimSpec
 from loadgen.traces import Trace, TraceRequest, make_trace
 from loadgen.traces.base import TRACE_CLOCK
@@ -28,7 +28,8 @@ class Run:
     ``arrivals_s`` are seconds since the start, one for each request of the trace. ``refused`` are the
     ids of those that no replica can hold (longer than the context or the pool): they are turned away
     at the door, as the application does it, and are not among ``served``. ``rounds`` and
-    ``retractions`` count over the run.
+    ``retractions`` count over the run. ``knee`` says where the knee comes from that ``qps`` is a share
+    of, None for a rate that was given.
     """
 
     spec: SimSpec
@@ -42,6 +43,7 @@ class Run:
     rounds: int
     retractions: int
     evicted_tokens: int
+    knee: str | None
 
 
 BELADY = "belady"
@@ -62,7 +64,7 @@ def run(spec: SimSpec, trace: Trace | None = None) -> Run:
     futures = None
     if spec.retention == BELADY:
         futures = _futures(run(replace(spec, retention="lru"), trace).served)
-    qps, arrivals_s = _arrivals(spec, trace)
+    qps, arrivals_s, knee = _arrivals(spec, trace)
     params, profile = spec.machine()
     cluster = VirtualCluster(
         Dispatcher(
@@ -102,18 +104,23 @@ def run(spec: SimSpec, trace: Trace | None = None) -> Run:
         cluster.dispatcher.rounds,
         sum(model.retractions for model in models),
         sum(model.cache.evicted_tokens for model in models),
+        knee,
     )
 
 
-def _arrivals(spec: SimSpec, trace: Trace) -> tuple[float, list[float]]:
-    """The rate and the times. A trace's own times are scaled only to a rate that is asked for."""
+def _arrivals(spec: SimSpec, trace: Trace) -> tuple[float, list[float], str | None]:
+    """The rate, the times, and the knee's source if the rate is a share of one.
+
+    A trace's own times are scaled only to a rate that is asked for.
+    """
     if spec.arrivals == TRACE_CLOCK and spec.qps is None:
         times_s = trace.arrivals(TRACE_CLOCK)
-        return len(times_s) / (max(times_s) or 1.0), times_s
-    qps = spec.qps or DEFAULT_LOAD * kept_knee(
-        spec.trace, spec.profile, spec.replicas, spec.trace_options
-    )
-    return qps, trace.arrivals(spec.arrivals, qps, spec.seed)
+        return len(times_s) / (max(times_s) or 1.0), times_s, None
+    qps, source = spec.qps, None
+    if qps is None:
+        knee = nearest_knee(spec.trace, spec.profile, spec.replicas, spec.trace_options)
+        qps, source = DEFAULT_LOAD * knee.qps, knee.source
+    return qps, trace.arrivals(spec.arrivals, qps, spec.seed), source
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from loadgen.cli import main
 from loadgen.simulate import BadSpec, SimSpec, UnknownKnee, parse_settings, report, run, simulate
-from loadgen.simulate.knees import keep_knee, kept_knee
+from loadgen.simulate.knees import keep_knee, kept_knee, nearest_knee
 from loadgen.simulate.report import BoundExceeded
 from loadgen.traces import Trace, TraceRequest
 from prism_ray.engine.profile import BadProfile, Profile, load_profile
@@ -320,6 +320,34 @@ def test_kept_knees_are_read_back_and_missing_ones_say_what_to_do(tmp_path: Path
     assert kept_knee("t", "p", 2, {"k": 5}, file=file) == 3.0
     with pytest.raises(UnknownKnee, match="--qps"):
         kept_knee("t", "p", 1, file=file)
+
+
+def test_a_knee_that_is_not_kept_is_that_of_the_nearest_number_of_replicas_scaled(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "knees.json"
+    keep_knee("t", "p", 1, {"qps": 10.0}, file=file)
+    keep_knee("t", "p", 4, {"qps": 36.0}, file=file)
+    keep_knee("t", "p", 2, {"qps": 3.0}, {"k": 5}, file=file)
+    keep_knee("tt", "p x8", 1, {"qps": 5.0}, file=file)
+    assert nearest_knee("t", "p", 4, file=file) == (36.0, "kept")
+    assert nearest_knee("t", "p", 2, file=file) == (20.0, "scaled from 1 replica")
+    assert nearest_knee("t", "p", 8, file=file) == (72.0, "scaled from 4 replicas")
+    assert nearest_knee("t", "p", 1, {"k": 5}, file=file) == (1.5, "scaled from 2 replicas")
+    for trace, profile, options in (("t", "q", {}), ("u", "p", {}), ("t", "p", {"k": 6})):
+        with pytest.raises(UnknownKnee, match="--qps"):
+            nearest_knee(trace, profile, 1, options, file)
+
+
+def test_a_run_without_a_rate_says_what_its_rate_is_a_share_of() -> None:
+    done = CliRunner().invoke(
+        main, ["simulate", "--policy", "fcfs", "--replicas", "2", "--requests", "40"]
+    )
+    assert done.exit_code == 0, done.output
+    assert "69.90/s (0.9 of the knee, scaled from 1 replica)" in done.output
+    given = simulate(replace(SMALL, requests=20))
+    kept = simulate(replace(SMALL, requests=20, qps=None))
+    assert [run["config"]["knee"] for run in (given, kept)] == [None, "kept"]
 
 
 def test_profiles_are_files_that_read_back(tmp_path: Path) -> None:
