@@ -271,6 +271,9 @@ class RedisConfig(Section):
     namespace: str = Field("prism", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="Key prefix.")
     snapshot_ttl_s: float = Field(15.0, gt=0, description="Seconds a replica snapshot lives.")
     decisions_max: int = Field(10_000, ge=1, description="Length of the decision stream.")
+    decisions_ttl_s: float = Field(
+        3600.0, gt=0, description="Seconds the decision stream outlives its last decision."
+    )
     top_segments: int = Field(100, ge=1, description="Segments whose counters are stored.")
 
     def authenticated_url(self, environment: Mapping[str, str]) -> str | None:

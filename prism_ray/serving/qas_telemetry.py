@@ -43,6 +43,7 @@ class QasTelemetry:
         self._limits = StoreLimits(
             top_segments=config.redis.top_segments,
             decisions_kept=config.redis.decisions_max,
+            decisions_ttl_s=config.redis.decisions_ttl_s,
             snapshot_ttl_s=config.redis.snapshot_ttl_s,
             checkpoint_ttl_s=YOUNG_S,
         )

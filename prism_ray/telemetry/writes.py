@@ -39,6 +39,7 @@ class StoreLimits:
     snapshot_ttl_s: float = 30.0
     segments_ttl_s: float = 60.0
     checkpoint_ttl_s: float = 3600.0
+    decisions_ttl_s: float = 3600.0
 
 
 class Write(NamedTuple):
@@ -70,6 +71,9 @@ class Writer:
             except (ValueError, TypeError, AttributeError) as error:
                 unfit += 1
                 logger.debug("telemetry value left out: %s", error)
+        if batch.decisions:
+            # Once for all of them, with an empty part: no value is lost where this is refused.
+            writes.append(Write((self._renew_decisions(),), Batch()))
         return writes, unfit
 
     def _encoders(self, batch: Batch) -> Iterator[tuple[Batch, Callable[[], tuple[Command, ...]]]]:
@@ -103,6 +107,10 @@ class Writer:
         kept = ("MAXLEN", "~", self._limits.decisions_kept)
         data = codec.encode_decision(row)
         return (("XADD", self._keys.decisions, *kept, "*", STREAM_FIELD, data),)
+
+    def _renew_decisions(self) -> Command:
+        """The stream goes when nothing has been decided for its time to live."""
+        return ("PEXPIRE", self._keys.decisions, int(self._limits.decisions_ttl_s * 1000))
 
 
 def _set(key: str, data: bytes, ttl_s: float) -> Command:

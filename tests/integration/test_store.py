@@ -137,9 +137,20 @@ class TestStore:
             assert 100 <= client.xlen(Keys("app").decisions) <= 300
         assert store.stats.dropped == 0
 
-    async def test_every_key_is_the_applications_own_and_only_streams_lack_a_ttl(
-        self, url: str
-    ) -> None:
+    async def test_the_stream_of_decisions_outlives_the_last_one_by_its_ttl(self, url: str) -> None:
+        limits = StoreLimits(flush_interval_s=0.01, decisions_ttl_s=0.6)
+        store = TelemetryStore(url, "app", limits=limits)
+        store.start()
+        for number in range(4):  # longer than the first one's time
+            store.add_decisions([decision(number)])
+            await asyncio.sleep(0.25)
+        assert len((await read_state(url, "app")).decisions) == 4
+        await asyncio.sleep(0.6)
+        assert (await read_state(url, "app")).decisions == ()
+        await store.close()
+        assert store.stats.dropped == 0
+
+    async def test_every_key_is_the_applications_own_and_has_a_ttl(self, url: str) -> None:
         store = TelemetryStore(url, "app", limits=QUICK)
         store.put_snapshot(snapshot("a"))
         store.put_segments([SegmentRow("aa", "label:with\nbreaks", 0, 0, 0, 0.0)])
@@ -152,7 +163,7 @@ class TestStore:
             keys = client.keys("*")
             assert len(keys) == 6
             assert all(k.startswith(b"prism:app:") and b"label" not in k for k in keys)
-            assert [k for k in keys if client.ttl(k) == -1] == [b"prism:app:decisions"]
+            assert all(0 < client.pttl(k) <= 3_600_000 for k in keys)
 
     async def test_a_value_beyond_the_limits_is_dropped_and_the_rest_is_written(
         self, url: str
