@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar
 
+from prism_ray.dart.anchors import PathKey, skeleton_marks
 from prism_ray.model import Demand, Lane
 from prism_ray.parameters import at_least, checked
 from prism_ray.ranking import Offer, QueuePolicy, Ranking, Waiting, oldest_first
@@ -20,15 +22,15 @@ class Peek(QueuePolicy):
     Groups that have a prefix cached go first, larger savings first; then cold groups. Of a group
     whose shared prefix is neither cached nor being computed one request goes, the pioneer; the
     others wait until it is cached, unless nothing else can go. Every ``fairness`` dispatches to a
-    replica one is the oldest request's (0: never). The demand table has, for each segment that is
-    waited for, how many requests wait for it.
+    replica one is the oldest request's (0: never). The demand table has, for each place that waiting
+    prompts run through (a segment behind all that stands before it), how many of them do.
     """
 
     name = "peek"
     retention: ClassVar[str] = "dart"
 
     def __init__(self, params: Mapping[str, Any] | None = None) -> None:
-        defaults = {"fairness": 8, "window_max": 1024, "table_rows_max": 128}
+        defaults = {"fairness": 8, "window_max": 1024, "table_rows_max": 1024}
         given = checked(self.name, params, defaults)
         at_least("fairness", given.fairness, 0)
         at_least("window_max", given.window_max, 1)
@@ -38,10 +40,12 @@ class Peek(QueuePolicy):
         self._window_max: int = given.window_max
         self._rows_max: int = given.table_rows_max
         self._dispatched: dict[str, int] = {}
-        self._waiting_for: Counter[bytes] = Counter()
+        self._places: dict[str, tuple[PathKey, ...]] = {}
+        self._pending: Counter[PathKey] = Counter()
 
     def on_arrival(self, waiting: Waiting) -> None:
-        self._waiting_for.update(_segments(waiting))
+        places = self._places[waiting.id] = _places(waiting)
+        self._pending.update(places)
 
     def on_cancel(self, waiting: Waiting) -> None:
         self._left(waiting)
@@ -55,8 +59,8 @@ class Peek(QueuePolicy):
         self._dispatched.pop(replica, None)
 
     def demand(self, replica: str) -> tuple[Demand, ...]:
-        rows = self._waiting_for.most_common(self._rows_max)
-        return tuple(Demand(segment, float(count)) for segment, count in rows)
+        rows = self._pending.most_common(self._rows_max)
+        return tuple(Demand(place, float(count)) for place, count in rows)
 
     def rank(self, replica: str, cache: CacheView, queue: Collection[Waiting]) -> Ranking:
         window = [waiting for waiting, _ in zip(queue, range(self._window_max), strict=False)]
@@ -64,16 +68,14 @@ class Peek(QueuePolicy):
 
     def check_integrity(self) -> None:
         super().check_integrity()
-        recount: Counter[bytes] = Counter()
-        for waiting in self.queue.values():
-            recount.update(_segments(waiting))
-        assert self._waiting_for == recount
+        assert self._places == {name: _places(waiting) for name, waiting in self.queue.items()}
+        assert self._pending == Counter(chain.from_iterable(self._places.values()))
 
     def _left(self, waiting: Waiting) -> None:
-        for segment in _segments(waiting):
-            self._waiting_for[segment] -= 1
-            if not self._waiting_for[segment]:
-                del self._waiting_for[segment]
+        for place in self._places.pop(waiting.id):
+            self._pending[place] -= 1
+            if not self._pending[place]:
+                del self._pending[place]
 
 
 @dataclass(slots=True, eq=False)
@@ -171,5 +173,7 @@ class _Groups(Ranking):
         return False
 
 
-def _segments(waiting: Waiting) -> set[bytes]:
-    return {segment.id for segment in waiting.ticket.skeleton.segments}
+def _places(waiting: Waiting) -> tuple[PathKey, ...]:
+    """Keys of the places that the prompt runs through: its system prefix, and behind each segment."""
+    marks = skeleton_marks(waiting.ticket.skeleton, waiting.order)
+    return tuple(mark.path_key for mark in marks if mark.path_key is not None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from prism_ray.dart import Node, PrefixCache, skeleton_anchors
+from prism_ray.dart.anchors import path_keys
 from prism_ray.model import DemandTable
 from prism_ray.policies import make_scheduler
 from prism_ray.scheduling import Scheduler
@@ -64,13 +66,36 @@ def test_every_so_many_dispatches_the_oldest_goes_across_rounds() -> None:
     assert left == ["0", "3", "4", "1", "5", "6", "2"]
 
 
-def test_the_table_counts_who_waits_for_each_segment() -> None:
-    scheduler = peek("1:ab", "2:a", "3:ac")
+def test_the_table_counts_whose_prompts_run_through_each_place() -> None:
+    scheduler = peek("1:ab", "2:a", "3:ac", "4:ba")
     opened = scheduler.open_round({"r": ResidentPaths()})
     pick = opened.peek("r")
     assert pick is not None
     opened.take("r", pick)
     table = opened.close()["r"]
     assert isinstance(table, DemandTable)
-    assert {row.segment: row.priority for row in table.rows} == {b"a": 3, b"b": 1, b"c": 1}
+    expected = {"a": 3, "ab": 1, "ac": 1, "b": 1, "ba": 1}
+    assert {row.segment: row.priority for row in table.rows} == {
+        path_keys(path(place))[-1]: count for place, count in expected.items()
+    }
     scheduler.check_integrity()
+
+
+def test_text_is_kept_where_prompts_wait_for_it_and_given_up_behind_another_front() -> None:
+    scheduler = peek("1:ab", "2:ab", "3:c")
+    opened = scheduler.open_round({"r": ResidentPaths()})
+    pick = opened.peek("r")
+    assert pick is not None
+    opened.take("r", pick)
+    cache = PrefixCache("dart", pool_tokens=1000, protect_anchors=0)
+    for letters in ("ab", "cb", "xb"):  # the newest is what nobody waits for
+        skeleton = ticket("", letters).skeleton
+        order = skeleton.native_order
+        cache.insert(skeleton.path(order), anchors=skeleton_anchors(skeleton, order))
+    cache.hint(opened.close()["r"])
+    places = [b"".join(path_names(node)).decode() for node in cache.eviction_order()]
+    assert places == ["cb", "xb", "x", "c", "ab", "a"]
+
+
+def path_names(node: Node) -> list[bytes]:
+    return [part.segment for part in reversed(list(node.ancestors())) if part.segment]
