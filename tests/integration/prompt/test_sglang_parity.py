@@ -196,20 +196,46 @@ def test_completion_ids_equal_the_engines_tokenizer(
     assert splitter.completions({"prompt": prompt}, b"t").assemble().prompt_ids == expected
 
 
+MARKED = [
+    part | {"prism": {"segment": f"d{n}", "reorderable": True}}
+    for n, part in enumerate(text("one 1\n", " two", "  33"))
+]
+READ = user([*text("Read:"), *MARKED, *text("Why?")])
+THOUGHT = answer("<think>\nsum\n</think>\n\n2")
+REORDERED: dict[str, dict[str, Any]] = {
+    "plain": {"messages": [READ]},
+    "tools": {"messages": [AGENT[0], READ], "tools": TOOLS},
+    "thinking history": {"messages": [user("1+1?"), THOUGHT, READ]},
+    "reasoning content": {"messages": [user("1+1?"), answer("2", reasoning_content="sum"), READ]},
+    "no thinking": {"messages": [READ], "chat_template_kwargs": {"enable_thinking": False}},
+    "agent": {"messages": [*AGENT, answer("Done."), READ], "tools": TOOLS},
+    "before the agent's calls": {"messages": [READ, *AGENT[2:]], "tools": TOOLS},
+    "before thoughts and calls": {
+        "messages": [READ, THOUGHT | {"tool_calls": [CALL]}, *AGENT[3:]],
+        "tools": TOOLS,
+    },
+    "a tool's results": {
+        "messages": [*AGENT[:3], READ | {"role": "tool", "tool_call_id": "c1"}],
+        "tools": TOOLS,
+    },
+}
+
+
+@pytest.mark.parametrize("case", REORDERED)
 @pytest.mark.parametrize("name", ["qwen3", "smollm2", "builtin"])
 def test_the_body_of_a_decided_order_renders_to_the_assembled_text(
-    name: str, oracle: OracleProcess
+    name: str, case: str, oracle: OracleProcess
 ) -> None:
     path = TOKENIZERS[name]
     if not (path / "tokenizer.json").is_file():
         pytest.skip(f"no tokenizer {name}")
     tokenizer = load_tokenizer(path)
-    marked = [
-        part | {"prism": {"segment": f"d{n}", "reorderable": True}}
-        for n, part in enumerate(text("one 1\n", " two", "  33"))
-    ]
-    body = {"model": "model", "messages": [user([*text("Read:"), *marked, *text("Why?")])]}
-    assembled = Splitter(tokenizer, PromptLimits(), b"s").chat(body, b"t").assemble((2, 0, 1))
+    body = {"model": "model", **REORDERED[case]}
+    prepared = Splitter(tokenizer, PromptLimits(automatic_min_tokens=4), b"s").chat(body, b"t")
+    order = list(prepared.skeleton.native_order)
+    ((first, second, third),) = prepared.skeleton.runs
+    order[first : third + 1] = third, first, second
+    assembled = prepared.assemble(tuple(order))
     expected = oracle.ask(path, assembled.body)["ids"]
     assert assembled.text == tokenizer.decode(expected)
     assert assembled.text == tokenizer.decode(assembled.prompt_ids)
