@@ -279,7 +279,13 @@ def _hashes(run: Run) -> dict[str, str]:
     }
 
 
-_RETENTION_FIELDS = ("retention", "protect_anchors", "protect_share", "refresh_waiting_prefixes")
+_RETENTION_FIELDS = (
+    "retention",
+    "protect_anchors",
+    "protect_share",
+    "anchor_rank",
+    "refresh_waiting_prefixes",
+)
 
 
 def _config(run: Run) -> dict[str, Any]:

@@ -39,6 +39,7 @@ class PrefixCache:
         page_size: int = 1,
         protect_anchors: int = 20,
         protect_share: float = 0.5,
+        anchor_rank: str = "paths",
         demand: DemandState | None = None,
         queued: Callable[[], Paths] = _nobody_waits,
         observer: CacheObserver | None = None,
@@ -52,6 +53,7 @@ class PrefixCache:
             pool_tokens=pool_tokens,
             protect_anchors=protect_anchors,
             protect_share=protect_share,
+            anchor_rank=anchor_rank,
         )
         self._queued = queued
         self.evicted_tokens_by_kind = dict.fromkeys(NodeKind, 0)

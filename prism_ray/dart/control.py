@@ -26,7 +26,8 @@ class RetentionControl(Generic[A]):
     """Keeps a tree's keys and protection up to date with its demand, for our tree and an engine's.
 
     F_t is taken at the first eviction after a demand table came (or after the system prefixes outgrew
-    the cap) and holds until the next one. ``protect_anchors`` and ``protect_share`` size it (A8).
+    the cap) and holds until the next one. ``protect_anchors`` and ``protect_share`` size it (A8),
+    ``anchor_rank`` chooses (A10).
     """
 
     def __init__(
@@ -37,12 +38,17 @@ class RetentionControl(Generic[A]):
         pool_tokens: int,
         protect_anchors: int = 20,
         protect_share: float = 0.5,
+        anchor_rank: str = "paths",
     ) -> None:
         if not 0 <= protect_share <= 1:
             raise ValueError(f"protect_share is a fraction, got {protect_share}")
         self.demand = demand
         self.protection: ProtectionSet[A] = ProtectionSet(
-            tree, demand, anchors=protect_anchors, cap_tokens=int(pool_tokens * protect_share)
+            tree,
+            demand,
+            anchors=protect_anchors,
+            cap_tokens=int(pool_tokens * protect_share),
+            by_paths=anchor_rank == "paths",
         )
         self._tree = tree
         self._stale = False

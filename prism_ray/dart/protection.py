@@ -45,14 +45,22 @@ class ProtectionSet(Generic[A]):
     """
 
     def __init__(
-        self, tree: AnchoredTree[A], demand: DemandState, *, anchors: int, cap_tokens: int
+        self,
+        tree: AnchoredTree[A],
+        demand: DemandState,
+        *,
+        anchors: int,
+        cap_tokens: int,
+        by_paths: bool = True,
     ) -> None:
+        """Without ``by_paths`` anchors rank by P̂ alone, then older."""
         if anchors < 0 or cap_tokens < 0:
             raise ValueError("the protection budget cannot be negative")
         self._tree = tree
         self._demand = demand
         self._anchors = anchors
         self._cap_tokens = cap_tokens
+        self._by_paths = by_paths
         self._keys: tuple[bytes, ...] = ()
 
     @property
@@ -130,6 +138,9 @@ class ProtectionSet(Generic[A]):
                 # A node whose place has a row of its own is not ranked by its segment's.
                 and demand.wants(node) == priority
             }
+            if not self._by_paths:
+                yield from sorted(found.values(), key=lambda node: node.serial)
+                continue
             if counts is None and len(found) > 1:
                 counts = through()
             yield from sorted(found.values(), key=self._rank(counts or {}))

@@ -2,7 +2,7 @@
 
 ``python -m sglang.launch_server … --radix-cache-backend dart`` finds it through the entry point of
 this package. Settings come by environment: ``PRISM_RETENTION`` names the strategy (default ``dart``),
-``PRISM_RETENTION_PARAMS`` is a JSON object with ``protect_anchors`` and ``protect_share``.
+``PRISM_RETENTION_PARAMS`` is a JSON object with what ``RetentionParams`` has.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from prism_ray.dart.params import RetentionParams
 from prism_ray.dart.retention import RETENTION
 
 BACKEND = "dart"
 RETENTION_VARIABLE = "PRISM_RETENTION"
 PARAMS_VARIABLE = "PRISM_RETENTION_PARAMS"
-_PARAMS = {"protect_anchors": int, "protect_share": float}
+_PARAMS = {"protect_anchors": int, "protect_share": float, "anchor_rank": str}
 
 ENGINES_OWN = "lru"
 """The strategy that is SGLang's own: its Python tree core as it is, no anchors, no hints."""
@@ -90,7 +91,9 @@ def settings(environment: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
         params = json.loads(given)
         if not isinstance(params, dict) or params.keys() - _PARAMS.keys():
             raise ValueError(f"an object with {', '.join(_PARAMS)}")
-        return retention, {name: _PARAMS[name](value) for name, value in params.items()}
+        read = {name: _PARAMS[name](value) for name, value in params.items()}
+        RetentionParams.from_mapping(read)
+        return retention, read
     except (TypeError, ValueError) as error:
         raise ValueError(f"{PARAMS_VARIABLE}={given!r}: {error}") from None
 

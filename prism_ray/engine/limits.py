@@ -26,6 +26,7 @@ class StepParams:
     retention: str = "dart"
     protect_anchors: int = 20
     protect_share: float = 0.5
+    anchor_rank: str = "paths"
     output_reserve: float = 0.7
     refresh_waiting_prefixes: bool = False
 

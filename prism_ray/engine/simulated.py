@@ -344,6 +344,7 @@ async def _chunks(
 
 
 _SET_ELSEWHERE = {
+    "anchor_rank": "retention.params.anchor_rank",
     "max_running": "replicas.max_running",
     "model": "model.name",
     "protect_anchors": "retention.params.protect_anchors",

@@ -65,6 +65,7 @@ class StepModel:
             params.retention,
             pool_tokens=params.pool_tokens,
             page_size=params.page_size,
+            anchor_rank=params.anchor_rank,
             protect_anchors=params.protect_anchors,
             protect_share=params.protect_share,
             queued=self._waiting_paths,

@@ -112,6 +112,16 @@ def test_stale_tables_change_nothing():
     assert names(cache.eviction_order())[-2:] == ["b", "a"]
 
 
+@pytest.mark.parametrize(("anchor_rank", "kept"), [("paths", b"c"), ("demand", b"b")])
+def test_anchors_of_equal_demand_rank_shallow_first_or_by_age_alone(anchor_rank, kept):
+    cache = PrefixCache("dart", pool_tokens=1000, protect_anchors=1, anchor_rank=anchor_rank)
+    add(cache, "a", "b", private="q1", system=None)
+    add(cache, "c", private="q2", system=None)
+    cache.hint(table(1, b=1.0, c=1.0))
+    cache.refresh_protection()
+    assert [n.segment for n in cache.tree if n.protected] == [kept]
+
+
 def test_a_protected_leaf_keeps_its_ancestors():
     cache = PrefixCache("dart", pool_tokens=1000, protect_anchors=1)
     add(cache, "a", "b", private="q1", system=None)

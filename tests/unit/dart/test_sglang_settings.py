@@ -14,6 +14,8 @@ def test_without_settings_the_strategy_is_dart():
 def test_strategy_and_protection_come_by_environment():
     given = {"PRISM_RETENTION": "next-use", "PRISM_RETENTION_PARAMS": '{"protect_anchors": 8}'}
     assert settings(given) == ("next-use", {"protect_anchors": 8})
+    given = {"PRISM_RETENTION_PARAMS": '{"anchor_rank": "demand"}'}
+    assert settings(given) == ("dart", {"anchor_rank": "demand"})
 
 
 @pytest.mark.parametrize(
@@ -25,6 +27,8 @@ def test_strategy_and_protection_come_by_environment():
         ({"PRISM_RETENTION_PARAMS": '{"f": 1}'}, "protect_anchors, protect_share"),
         ({"PRISM_RETENTION_PARAMS": '{"protect_share": "x"}'}, "PRISM_RETENTION_PARAMS"),
         ({"PRISM_RETENTION_PARAMS": '{"protect_share": null}'}, "PRISM_RETENTION_PARAMS"),
+        ({"PRISM_RETENTION_PARAMS": '{"protect_share": 2}'}, "PRISM_RETENTION_PARAMS"),
+        ({"PRISM_RETENTION_PARAMS": '{"anchor_rank": "size"}'}, "expected paths or demand"),
     ],
 )
 def test_wrong_settings_are_refused_by_the_name_of_their_variable(given, says):
