@@ -18,7 +18,7 @@ help:
 	@echo "make browser     install Debian's Chromium, in which tests look at the live page"
 	@echo "make lint        ruff and mypy"
 	@echo "make format      let ruff format the code"
-	@echo "make wheel-test  build the wheel, install it bare, serve one request from it"
+	@echo "make wheel-test  build the wheel, install it bare, serve one request from it, run its tests"
 	@echo "make clean       remove .venv, models and build leftovers"
 
 setup: $(INSTALLED) $(MODEL)
