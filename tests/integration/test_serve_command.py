@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import httpx
@@ -26,6 +27,7 @@ pytestmark = [
 ]
 
 COMMAND = (Path(sys.prefix) / "bin" / "prism-ray", "serve")
+SERVE_RUN = (Path(sys.prefix) / "bin" / "serve", "run", "prism_ray.app")
 READY_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 150
 
@@ -120,11 +122,11 @@ WRONG_STARTS = {
     "no such policy": ([*COMMAND, "{config}"], "scheduler.policy: expected one of"),
     "a port that is taken": ([*COMMAND, "simulated", "--port", "{port}"], "cannot listen on"),
     "no such preset, by serve run": (
-        [str(COMMAND[0].parent / "serve"), "run", "prism_ray:app", "config=no-such"],
+        [*SERVE_RUN, "config=no-such"],
         "simulated",
     ),
     "no such argument, by serve run": (
-        [str(COMMAND[0].parent / "serve"), "run", "prism_ray:app", "cofnig=simulated"],
+        [*SERVE_RUN, "cofnig=simulated"],
         "cofnig: expected one of the keys app, config",
     ),
 }
@@ -143,6 +145,16 @@ def test_a_wrong_start_is_one_clear_error_before_anything_starts(start, tmp_path
     assert expected in done.stderr
     assert "Traceback" not in done.stderr
     assert len(done.stderr.splitlines()) <= 3, done.stderr
+
+
+@pytest.mark.skipif(find_spec("sglang") is None, reason="without SGLang that is the error")
+def test_without_arguments_and_the_models_files_it_names_the_command_that_gets_them(tmp_path):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    environment |= {"PRISM_MODELS_DIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(SERVE_RUN, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "prism-ray fetch-model smollm2" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_it_answers_behind_haproxy(server):
