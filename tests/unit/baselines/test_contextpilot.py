@@ -17,6 +17,7 @@ from prism_ray.baselines.linkage import average_linkage
 from prism_ray.policies import make_scheduler
 from prism_ray.scheduling import Serializing
 
+from . import twins
 from .scenes import ResidentPaths, play, ticket
 
 RECORDED = Path(__file__).parent / "contextpilot_0_5_0.json"
@@ -30,6 +31,30 @@ def test_batches_are_reordered_and_scheduled_as_the_package_does_it() -> None:
         for batch, expected in zip(case["batches"], case["scheduled"], strict=True):
             scheduled = index.add([tuple(context) for context in batch])
             assert [[place, list(docs)] for place, docs in scheduled] == expected
+
+
+def test_a_batch_without_ties_is_ordered_and_grouped_as_the_twin_says() -> None:
+    rng = Random(3)
+    compared = shared = 0
+    while compared < 40:
+        contexts = [
+            tuple(rng.sample(range(14), rng.randint(2, 6))) for _ in range(rng.randint(2, 7))
+        ]
+        numbers = {doc: n for n, doc in enumerate(dict.fromkeys(d for c in contexts for d in c))}
+        contexts = [tuple(numbers[doc] for doc in context) for context in contexts]
+        groups = twins.contextpilot(contexts)
+        if groups is None:
+            continue
+        compared += 1
+        shared += len(groups[0]) > 1
+        scheduled = ContextIndex().add(contexts)
+        for group in groups:
+            now, scheduled = scheduled[: len(group)], scheduled[len(group) :]
+            placed = {each.place: each for each in group}
+            assert {row.place: row.docs for row in now} == {p: e.docs for p, e in placed.items()}
+            depths = [placed[row.place].depth for row in now]
+            assert depths == sorted(depths, reverse=True)
+    assert shared > 20
 
 
 def test_all_distances_at_once_are_the_distances_of_pairs() -> None:

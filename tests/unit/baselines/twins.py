@@ -6,6 +6,8 @@ A twin is asked for its whole order of a queue (oldest first) at the start of a 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from statistics import fmean
+from typing import NamedTuple
 
 from prism_ray.model import Ticket
 from prism_ray.scheduling import CacheView
@@ -250,3 +252,71 @@ class FrontAlignment:
             return tuple(order)
 
         return [(ticket.request_id, written(ticket)) for ticket in queue]
+
+
+class Placed(NamedTuple):
+    """A context of a batch: how deep it lies, its place in the batch, its documents as written."""
+
+    depth: int
+    place: int
+    docs: tuple[int, ...]
+
+
+def contextpilot(contexts: Sequence[Sequence[int]]) -> list[list[Placed]] | None:
+    """A first batch: the groups in which it runs.
+
+    Clusters are merged by mean distance, the two nearest first; what a cluster's contexts all have is
+    written first, the outermost cluster's foremost and in order of number, the rest as it came.
+    Contexts of one outermost cluster below the root are a group; the largest group goes first, and
+    in a group those that lie deepest. None where two pairs are equally near, or two clusters have the
+    same in common without one holding the other: then the definition leaves the tree open.
+    """
+    sets = [frozenset(context) for context in contexts]
+    leaves = list(dict.fromkeys(sets))
+    clusters = [[n for n, docs in enumerate(sets) if docs == leaf] for leaf in leaves]
+    made = [(cluster, leaf) for cluster, leaf in zip(clusters, leaves, strict=True)]
+    while len(clusters) > 1:
+        apart = {
+            (a, b): fmean(_apart(contexts[m], contexts[n]) for m in one for n in other)
+            for a, one in enumerate(clusters)
+            for b, other in enumerate(clusters)
+            if a < b
+        }
+        least = min(apart.values())
+        nearest = [pair for pair, distance in apart.items() if distance < least + 1e-6]
+        if least >= 1 - 1e-6:
+            break  # nothing is shared any more
+        if len(nearest) > 1:
+            return None
+        ((a, b),) = nearest
+        merged = [*clusters[a], *clusters[b]]
+        clusters = [c for n, c in enumerate(clusters) if n not in (a, b)] + [merged]
+        common = frozenset.intersection(*(sets[n] for n in merged))
+        if common:
+            made.append((merged, common))
+    for one, shared in made:
+        for other, common in made:
+            if one is not other and shared == common:
+                return None
+    everybody = [cluster for cluster, _ in made if len(cluster) == len(contexts)]
+    groups: dict[int, list[Placed]] = {}
+    for place in range(len(contexts)):
+        around = sorted((each for each in made if place in each[0]), key=lambda each: -len(each[0]))
+        first = contexts[min(around[-1][0])]  # equal sets write what the first of them writes
+        written: list[int] = []
+        for _, common in around[:-1]:
+            written += sorted(common.difference(written))
+        written += [doc for doc in first if doc not in written]
+        way = [cluster for cluster, _ in around if cluster not in everybody]
+        group = made.index(next(e for e in made if e[0] is way[0])) if way else -1
+        groups.setdefault(group, []).append(Placed(len(way), place, tuple(written)))
+    return sorted(groups.values(), key=lambda g: (-len(g), min(each.place for each in g)))
+
+
+def _apart(a: Sequence[int], b: Sequence[int]) -> float:
+    """1 - |A and B| / max(|A|, |B|) + 0.001 x mean difference of the positions of what both have."""
+    both = [doc for doc in a if doc in b]
+    if not both:
+        return 1.0
+    moved = [abs(list(a).index(doc) - list(b).index(doc)) for doc in both]
+    return 1 - len(both) / max(len(a), len(b)) + 0.001 * fmean(moved)
