@@ -78,15 +78,18 @@ class CacheRequest:
         demand: Mapping[str, Any] | None = None,
         salt: str | None = None,
         hints: Any = None,
+        extra_key: str | None = None,
     ) -> None:
         from sglang.srt.managers.kv_hints import decode_kv_hints_envelope
         from sglang.srt.managers.schedule_batch import ReqKvInfo
+        from sglang.srt.mem_cache.base_prefix_cache import CacheRequestHandle
 
         self.rid = name
+        self.cache_request_handle = CacheRequestHandle(name, attempt_id=0)
         self.origin_input_ids = array("q", prompt)
         self.full_untruncated_fill_ids = array("q", prompt)
         self.kv = ReqKvInfo()
-        self.extra_key, self.cache_salt = None, salt
+        self.extra_key, self.cache_salt = extra_key, salt
         self.priority, self.session, self.session_id, self.kv_rotation_base = 0, None, None, None
         self.lock: Any = None
         self.last_node: Any = None
@@ -117,6 +120,12 @@ class CacheDriver:
         key = RadixKey(ids, request.extra_key, limit=len(ids) - 1, cache_salt=request.cache_salt)
         return self.cache.match_prefix(MatchPrefixParams(key=key, req=request))
 
+    def give_up(self, request: CacheRequest) -> None:
+        """The request is aborted before it was admitted."""
+        from sglang.srt.mem_cache.base_prefix_cache import CacheRequestOutcome
+
+        self.cache.finish(request.cache_request_handle, CacheRequestOutcome.ABORT)
+
     def admit(self, request: CacheRequest) -> bool:
         """Match, lock and give slots to the whole prompt; False if the pool has not enough."""
         found = self.match(request)
@@ -126,6 +135,9 @@ class CacheDriver:
         request.kv.cache_protected_len = request.kv.kv_allocated_len = request.prefix_len
         self._pool.write(
             (row, slice(0, request.prefix_len)), self.cache.prefix_device_indices(request)
+        )
+        self.cache.finish_storage_prefetch_admission(
+            request.cache_request_handle, fulfilled_tokens=0, reason=None
         )
         if self._extend(request, len(request.origin_input_ids)):
             return True

@@ -5,7 +5,7 @@ Requests, batches and the pool of running tokens live in the step model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from prism_ray.dart.anchors import AnchorMark, CacheObserver, PathKey
 from prism_ray.dart.control import RetentionControl
@@ -16,19 +16,13 @@ from prism_ray.dart.retention import make_strategy
 from prism_ray.dart.tree import Evicted, Inserted, Matched, RadixTree
 from prism_ray.model import Atom, DemandTable
 
-Paths = Iterable[tuple[Atom, ...]]
-
-
-def _nobody_waits() -> Paths:
-    return ()
-
 
 class PrefixCache:
     """What ``match``, ``insert``, ``lock``, ``unlock`` and ``evict`` of an engine's cache do.
 
     ``retention`` names a strategy; ``pool_tokens`` sizes the protection cap (A8: ``protect_anchors``
-    anchors and at most ``protect_share`` of the pool). ``queued`` yields the paths of waiting
-    requests, for the rank of anchors (A10). ``observer`` hears what becomes resident and what goes.
+    anchors and at most ``protect_share`` of the pool). ``observer`` hears what becomes resident and
+    what goes.
     """
 
     def __init__(
@@ -41,7 +35,6 @@ class PrefixCache:
         protect_share: float = 0.5,
         anchor_rank: str = "paths",
         demand: DemandState | None = None,
-        queued: Callable[[], Paths] = _nobody_waits,
         observer: CacheObserver | None = None,
     ) -> None:
         self.demand = DemandState() if demand is None else demand
@@ -55,7 +48,6 @@ class PrefixCache:
             protect_share=protect_share,
             anchor_rank=anchor_rank,
         )
-        self._queued = queued
         self.evicted_tokens_by_kind = dict.fromkeys(NodeKind, 0)
 
     @property
@@ -74,6 +66,14 @@ class PrefixCache:
     def observe_request(self, path_keys: Sequence[PathKey] = ()) -> None:
         """See RetentionControl.observe_request."""
         self.control.observe_request(path_keys)
+
+    def waits(self, request_id: str, path_keys: Iterable[PathKey | None]) -> None:
+        """See RetentionControl.waits."""
+        self.control.waits(request_id, path_keys)
+
+    def waits_no_more(self, request_id: str) -> None:
+        """See RetentionControl.waits_no_more."""
+        self.control.waits_no_more(request_id)
 
     def match(self, path: tuple[Atom, ...], limit: int | None = None) -> Matched:
         """See RadixTree.match."""
@@ -125,15 +125,7 @@ class PrefixCache:
 
     def refresh_protection(self) -> None:
         """See RetentionControl.refresh."""
-        self.control.refresh(self._count_queued)
-
-    def _count_queued(self) -> dict[int, int]:
-        """How many waiting requests' paths run through each node, by serial."""
-        through: dict[int, int] = {}
-        for path in self._queued():
-            for node in self.tree.nodes_on(path):
-                through[node.serial] = through.get(node.serial, 0) + 1
-        return through
+        self.control.refresh()
 
     def flush(self) -> int:
         """Drop all that nobody has locked; the number of tokens dropped."""

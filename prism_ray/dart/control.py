@@ -1,8 +1,9 @@
-"""What steers a cache between evictions: demand tables, the count of requests, and F_t. No tree in here."""
+"""Steers a cache between evictions: demand tables, requests that wait or came, F_t. No tree in here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Generic, NamedTuple
 
 from prism_ray.dart.anchors import PathKey
@@ -53,6 +54,7 @@ class RetentionControl(Generic[A]):
         self._tree = tree
         self._stale = False
         self._system_tokens = 0
+        self._waiting: dict[str, tuple[PathKey, ...]] = {}
 
     def hint(self, table: DemandTable, epoch: str = "") -> bool:
         """Take a demand table; False if its version is not newer than the one in force."""
@@ -60,6 +62,7 @@ class RetentionControl(Generic[A]):
         if changed is None:
             return False
         self._forget_keys(changed)
+        self._stale = True  # the same rows again: others may wait by now
         return True
 
     def observe_request(self, path_keys: Sequence[PathKey] = ()) -> None:
@@ -73,17 +76,33 @@ class RetentionControl(Generic[A]):
             for key in path_keys:
                 self._tree.rekey(self._tree.index.nodes_of(key))
 
+    def waits(self, request_id: str, path_keys: Iterable[PathKey | None]) -> None:
+        """The engine has looked a request up, and until ``waits_no_more`` it is not admitted.
+
+        These are the queued requests that rank anchors (A10): an engine shows its cache a waiting
+        request by looking it up, under FCFS only the head of its queue, under cache-aware policies
+        the queue. Requests that wait elsewhere, in a scheduler before the engine, count in P̂.
+        """
+        self._waiting[request_id] = tuple(key for key in path_keys if key is not None)
+
+    def waits_no_more(self, request_id: str) -> None:
+        """A request was admitted or given up; nothing happens if it never waited."""
+        self._waiting.pop(request_id, None)
+
+    def _count_waiting(self) -> Counter[PathKey]:
+        return Counter(key for keys in self._waiting.values() for key in keys)
+
     def _forget_keys(self, keys: Sequence[bytes]) -> None:
         for key in keys:
             self._tree.rekey(self._tree.index.nodes_of(key))
         self._stale = self._stale or bool(keys)
 
-    def refresh(self, through: Callable[[], Mapping[int, int]] = dict) -> None:
+    def refresh(self) -> None:
         """Before an eviction: take F_t anew if something that decides it has changed."""
         if self._stale or self._tree.index.system_tokens != self._system_tokens:
             self._stale = False
             self._system_tokens = self._tree.index.system_tokens
-            self.protection.refresh(through)
+            self.protection.refresh(self._count_waiting)
 
     def emptied(self) -> None:
         """The tree was dropped whole: F_t is taken anew from what comes."""

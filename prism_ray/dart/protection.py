@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Generic, Protocol, TypeVar
 
+from prism_ray.dart.anchors import PathKey
 from prism_ray.dart.demand import DemandState
 from prism_ray.dart.index import OwnedNode, OwnerIndex
 from prism_ray.dart.node import NodeKind, NodeView
@@ -37,11 +38,12 @@ class AnchoredTree(Protocol[A]):
 class ProtectionSet(Generic[A]):
     """Marks nodes as protected: the top ``anchors`` (f) wanted anchors, and system prefixes.
 
-    Rank of anchors (choice A10): P̂, then queued requests whose path runs through the anchor, then
-    shallow first, then older. An anchor costs the reusable tokens on its path that no better ranked
-    one has paid for, because a protected leaf keeps its ancestors by itself (A11). System prefixes
-    are outside f (A9), but not outside the cap, most recently used first: otherwise clients that
-    write a fresh system prompt each time would turn everything else out of the cache.
+    Rank of anchors (choice A10): P̂, then waiting requests whose path runs through the anchor (those
+    that ``RetentionControl.waits`` was told of), then shallow first, then older. An anchor costs the
+    reusable tokens on its path that no better ranked one has paid for, because a protected leaf keeps
+    its ancestors by itself (A11). System prefixes are outside f (A9), but not outside the cap, most
+    recently used first: otherwise clients that write a fresh system prompt each time would turn
+    everything else out of the cache.
     """
 
     def __init__(
@@ -75,11 +77,11 @@ class ProtectionSet(Generic[A]):
         kept = {e.serial: e.tokens for n in marked if n.protected for e in n.ancestors()}
         return sum(kept.values())
 
-    def refresh(self, through: Callable[[], Mapping[int, int]] = dict) -> None:
+    def refresh(self, through: Callable[[], Mapping[PathKey, int]] = dict) -> None:
         """Take F_t anew from what is resident and wanted now.
 
-        ``through`` counts waiting requests by the serial of every node that their paths run through;
-        it is asked only if P̂ alone leaves a tie.
+        ``through`` counts waiting requests by the places that their paths run through; it is asked
+        only if P̂ alone leaves a tie.
         """
         self._clear()
         paid: set[int] = set()
@@ -124,10 +126,10 @@ class ProtectionSet(Generic[A]):
         self._tree.rekey(kept)
         return used
 
-    def _ranked(self, through: Callable[[], Mapping[int, int]]) -> Iterator[A]:
+    def _ranked(self, through: Callable[[], Mapping[PathKey, int]]) -> Iterator[A]:
         demand = self._demand
         wanted = sorted(demand.segments(), key=demand.stored_priority, reverse=True)
-        counts: Mapping[int, int] | None = None
+        counts: Mapping[PathKey, int] | None = None
         for priority, group in groupby(wanted, key=demand.stored_priority):
             found = {
                 node.serial: node
@@ -146,8 +148,8 @@ class ProtectionSet(Generic[A]):
             yield from sorted(found.values(), key=self._rank(counts or {}))
 
     @staticmethod
-    def _rank(counts: Mapping[int, int]) -> Callable[[A], tuple[int, int, int]]:
-        return lambda node: (-counts.get(node.serial, 0), node.end, node.serial)
+    def _rank(counts: Mapping[PathKey, int]) -> Callable[[A], tuple[int, int, int]]:
+        return lambda node: (-counts.get(node.path_key or b"", 0), node.end, node.serial)
 
     @staticmethod
     def _pay(node: A, paid: set[int], limit: int) -> int | None:

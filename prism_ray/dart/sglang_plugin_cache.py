@@ -11,7 +11,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams, MatchResult
+from sglang.srt.mem_cache.base_prefix_cache import (
+    CacheRequestHandle,
+    CacheRequestOutcome,
+    MatchPrefixParams,
+    MatchResult,
+)
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from prism_ray.dart.anchors import AnchorMark, CacheObserver, PathKey
@@ -78,9 +83,23 @@ class DartRadixCache(UnifiedRadixCache):  # type: ignore[misc]
 
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
         # The scheduler matches a request before its batch allocates: its hints act in time.
-        if params.req is not None and params.req not in self._marks:
-            self._marks[params.req] = self._admit(params.req)
+        req = params.req
+        if req is not None:
+            if req not in self._marks:
+                self._marks[req] = self._admit(req)
+            self.control.waits(req.rid, (mark.path_key for mark in self._marks[req]))
         return super().match_prefix(params)
+
+    def finish_storage_prefetch_admission(
+        self, request: CacheRequestHandle, fulfilled_tokens: int, reason: str | None
+    ) -> None:
+        # Called with or without a storage, once for each request that goes into a batch.
+        super().finish_storage_prefetch_admission(request, fulfilled_tokens, reason)
+        self.control.waits_no_more(request.rid)
+
+    def finish(self, handle: CacheRequestHandle, outcome: CacheRequestOutcome) -> None:
+        super().finish(handle, outcome)
+        self.control.waits_no_more(handle.rid)
 
     def checkpoint(self, req: Any, *, up_to: int, **kwargs: Any) -> None:
         core, marks = self.tree_core, self._marks.get(req, ())

@@ -103,10 +103,6 @@ class RadixTree:
         """Length that ``match`` would return; changes nothing."""
         return sum(common for _, common in self._walk(path, limit))
 
-    def nodes_on(self, path: tuple[Atom, ...], limit: int | None = None) -> list[Node]:
-        """Nodes that ``match`` would cover entirely, from the top; changes nothing."""
-        return [node for node, common in self._walk(path, limit) if common == node.tokens]
-
     def _walk(self, path: tuple[Atom, ...], limit: int | None) -> Iterator[tuple[Node, int]]:
         node, cursor, left = self.root, Cursor(path), self._match_limit(path, limit)
         while (step := self._follow(node, cursor, left)) is not None:

@@ -68,7 +68,6 @@ class StepModel:
             anchor_rank=params.anchor_rank,
             protect_anchors=params.protect_anchors,
             protect_share=params.protect_share,
-            queued=self._waiting_paths,
             observer=observer,
             demand=None if future is None else DemandState(future=future),
         )
@@ -212,6 +211,7 @@ class StepModel:
         """Cache what a running request computed, and take back everything it holds."""
         if sequence.stage is Stage.WAITING:
             self._waiting.remove(sequence)
+            self.cache.waits_no_more(sequence.id)
         elif sequence is self._chunked:
             self._chunked = None
         else:
@@ -300,8 +300,10 @@ class StepModel:
         if not tokens:
             self.cache.unlock(matched.node)
             sequence.node, sequence.in_tree = None, 0
+            self.cache.waits(sequence.id, (anchor.owner.path_key for anchor in request.anchors))
             return False
         self._waiting.popleft()
+        self.cache.waits_no_more(sequence.id)
         sequence.admission += 1
         sequence.computed = sequence.settled = matched.tokens
         if sequence.cached_tokens is None:

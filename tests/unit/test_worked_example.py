@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from prism_ray.dart import RETENTION, PrefixCache, skeleton_anchors
+from prism_ray.dart import RETENTION, PrefixCache, path_keys, skeleton_anchors
 from prism_ray.model import (
     NO_GAP,
     Atom,
@@ -253,13 +253,12 @@ def prefill(cache: PrefixCache, request: str, order: Order) -> int:
 
 def cache_after_the_batch(retention: str = "dart") -> PrefixCache:
     """The pool of section 8, full, with the page's demand table."""
-    waiting = [prompt("q4", orders()["q4"])]
     cache = PrefixCache(
         retention,
         pool_tokens=int(number(table("evictions")[-1]["tokens free after it"])),
         protect_anchors=int(PARAMS["protect_anchors"]),
-        queued=lambda: waiting,
     )
+    cache.waits("q4", path_keys(prompt("q4", orders()["q4"])))
     for row in table("hits")[:-1]:
         prefill(cache, row["request"], orders()[row["request"]])
     rows = tuple(Demand(r["segment"].encode(), number(r["P̂"])) for r in table("demand"))

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,58 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.bench.tree_arms import CacheDriver, CacheRequest, build_cache
-from prism_ray.dart import RETENTION, Anchor, AnchorMark, NodeKind, PrefixCache, skeleton_marks
+from prism_ray.dart import RETENTION, NodeKind
 from prism_ray.dart.hints import dump_demand
-from prism_ray.dart.node import GENERATED, PRIVATE
-from prism_ray.model import Atom, Demand, DemandTable, Segment, Skeleton
+from prism_ray.model import Demand, DemandTable
 
-SYSTEM = Segment(b"sys", 5)
-DOCS = [Segment(bytes([n]), 3 + n, run=0) for n in range(6)]
-GAP = Atom(b"gap", 2)
-NAMES = {b"sys": 1, b"gap": 2} | {d.id: 10 + n for n, d in enumerate(DOCS)}
-
-
-def tokens_of(path: tuple[Atom, ...]) -> list[int]:
-    """Token ids that are equal exactly where the atoms are."""
-    ids = []
-    for atom in path:
-        name = NAMES.setdefault(atom.id, 100 + len(NAMES))
-        ids += [name * 1000 + i for i in range(atom.tokens)]
-    return ids
-
-
-def skeleton(docs: list[int], private: int) -> Skeleton:
-    segments = tuple(DOCS[n] for n in docs)
-    return Skeleton(SYSTEM, segments, (GAP,) * len(segments), private)
-
-
-@dataclass
-class Prompt:
-    """One prompt for both trees: atoms for ours, tokens and marks for SGLang's."""
-
-    docs: list[int]
-    name: bytes
-    answer: int = 0
-    marked: bool = True
-    path: tuple[Atom, ...] = field(init=False)
-    marks: tuple[AnchorMark, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        shape = skeleton(self.docs, 3)
-        self.path = (*shape.path(shape.native_order), Atom(b"q" + self.name, 3))
-        self.marks = skeleton_marks(shape, shape.native_order) if self.marked else ()
-
-    @property
-    def whole(self) -> tuple[Atom, ...]:
-        return (*self.path, Atom(b"a" + self.name, self.answer))
-
-    def request(self, **hints: Any) -> CacheRequest:
-        return CacheRequest(self.name.hex(), tokens_of(self.path), self.marks, **hints)
-
-    def anchors(self) -> list[Anchor]:
-        prompt = sum(a.tokens for a in self.path)
-        known = [Anchor(m.offset_tokens, m.owner) for m in self.marks]
-        return [*known, Anchor(prompt, PRIVATE), Anchor(prompt + self.answer, GENERATED)]
+from .twins import DOCS, Prompt, StockTwins, Twins, tokens_of
 
 
 @pytest.mark.parametrize("page", [1, 4])
@@ -113,87 +61,22 @@ operations = st.lists(
             st.lists(st.integers(0, 5), min_size=1, max_size=3, unique=True),
             st.integers(0, 5),
             st.booleans(),
+            st.sampled_from(["", "one", "two"]),
         ),
         st.tuples(
             st.just("hold"), st.lists(st.integers(0, 5), min_size=1, max_size=2, unique=True)
         ),
         st.tuples(st.just("release"), st.integers(0, 9)),
+        st.tuples(
+            st.just("wait"), st.lists(st.integers(0, 5), min_size=1, max_size=2, unique=True)
+        ),
+        st.tuples(st.sampled_from(["give up", "let in"]), st.integers(0, 9)),
         st.tuples(st.just("evict"), st.integers(1, 30)),
         st.tuples(st.just("hint"), st.lists(st.integers(0, 5), max_size=3, unique=True)),
     ),
     min_size=5,
     max_size=30,
 )
-
-
-class Twins:
-    """The same operations on our reference tree and on SGLang's."""
-
-    def __init__(self, retention: str, page: int) -> None:
-        sizes = {"protect_anchors": 2, "protect_share": 0.3}
-        self.sglang = build_cache(
-            "dart", 4000, page_size=page, context=128, retention=retention, **sizes
-        )
-        self.ours = PrefixCache(retention, pool_tokens=4000, page_size=page, **sizes)
-        self.driver = CacheDriver(self.sglang)
-        self.held: list[tuple[CacheRequest, Any]] = []
-        self.gone: list[tuple[int, int, int]] = []
-        count = self.sglang.tree_core.evicted
-        self.sglang.tree_core.evicted = lambda node: (self.gone.append(facts(node)), count(node))
-        self.page = page
-
-    def start(self, prompt: Prompt, **hints: Any) -> CacheRequest:
-        request = prompt.request(**hints)
-        if hints:
-            table = hints["demand"]
-            rows = tuple(Demand(bytes.fromhex(k), p, n) for k, p, n in table["rows"])
-            self.ours.hint(DemandTable(table["version"], rows))
-        self.ours.observe_request()
-        assert self.driver.admit(request)
-        matched = self.ours.match(prompt.path)
-        assert matched.tokens == request.prefix_len
-        self.driver.prefill(request)
-        self.ours.insert(prompt.path, anchors=prompt.anchors())
-        return request
-
-    def serve(self, prompt: Prompt, **hints: Any) -> None:
-        request = self.start(prompt, **hints)
-        assert self.driver.generate(request, tokens_of(prompt.whole[-1:]))
-        self.driver.finish(request)
-        counted = sum(a.tokens for a in prompt.path) // self.page * self.page
-        self.ours.insert(prompt.whole, anchors=prompt.anchors(), counted_tokens=counted)
-        if prompt.answer:  # SGLang then inserts the prompt by itself, which cuts at its end
-            self.ours.insert(prompt.path, anchors=prompt.anchors(), counted_tokens=counted)
-
-    def hold(self, prompt: Prompt) -> None:
-        request = self.start(prompt)
-        node = self.ours.match(prompt.path, sum(a.tokens for a in prompt.path)).node
-        self.ours.lock(node)
-        self.held.append((request, node))
-
-    def release(self, index: int) -> None:
-        request, node = self.held.pop(index % len(self.held))
-        self.driver.drop(request)
-        self.ours.unlock(node)
-
-    def evict(self, tokens: int) -> None:
-        from sglang.srt.mem_cache.base_prefix_cache import EvictParams
-
-        self.gone.clear()
-        self.sglang.evict(EvictParams(num_tokens=tokens))
-        evicted = self.ours.evict(tokens)
-        assert self.gone == [facts(node) for node in evicted.nodes]
-
-    def check(self) -> None:
-        self.ours.check_integrity()
-        self.sglang.tree_core.check_integrity()
-        theirs = sorted((*facts(n), n.protected) for n in self.sglang.tree_core.nodes())
-        assert theirs == sorted((*facts(n), n.protected) for n in self.ours.tree)
-
-
-def facts(node: Any) -> tuple[int, int, int, bytes, bytes]:
-    """What a node is in either tree, without its identity."""
-    return node.start, node.end, int(node.kind), node.segment or b"", node.path_key or b""
 
 
 @pytest.mark.parametrize("page", [1, 4])
@@ -204,13 +87,34 @@ def test_sglangs_tree_and_the_reference_tree_evict_the_same_in_the_same_order(
     retention, page, operations
 ):
     twins = Twins(retention, page)
+    run(twins, operations)
+    twins.sglang.check_integrity()
+
+
+@pytest.mark.parametrize("page", [1, 4])
+@pytest.mark.parametrize("core", ["python-lru", "rust-lru"])
+@given(operations=operations)
+@settings(max_examples=25, deadline=None)
+def test_sglangs_own_lru_and_the_reference_tree_evict_the_same_leaves_in_the_same_order(
+    core, page, operations
+):
+    run(StockTwins(core, page), operations)
+
+
+def run(twins: Twins, operations: list[Any]) -> None:
     for turn, (name, *args) in enumerate(operations):
         if name == "serve":
-            twins.serve(Prompt(args[0], b"%d" % turn, args[1], marked=args[2]))
+            twins.serve(Prompt(args[0], b"%d" % turn, args[1], marked=args[2], extra=args[3]))
         elif name == "hold" and len(twins.held) < 8:
             twins.hold(Prompt(args[0], b"%d" % turn))
         elif name == "release" and twins.held:
             twins.release(args[0])
+        elif name == "wait":
+            twins.wait(Prompt(args[0], b"%d" % turn))
+        elif name == "give up" and twins.waiting:
+            twins.give_up(args[0])
+        elif name == "let in" and twins.waiting:
+            twins.let_in(args[0])
         elif name == "evict":
             twins.evict(args[0])
         elif name == "hint":
@@ -221,7 +125,47 @@ def test_sglangs_tree_and_the_reference_tree_evict_the_same_in_the_same_order(
         twins.release(0)
     twins.evict(10_000)
     twins.driver.check_pool()
-    twins.sglang.check_integrity()
+
+
+@pytest.mark.parametrize("field", ["extra_key", "salt"])
+@pytest.mark.parametrize("page", [1, 4])
+def test_prompts_of_another_extra_key_or_salt_share_nothing_though_their_anchors_are_equal(
+    field, page
+):
+    cache = build_cache("dart", 400, page_size=page, context=128)
+    driver = CacheDriver(cache)
+
+    def serve(name: bytes, value: str) -> int:
+        prompt = Prompt([0, 3], name)
+        request = CacheRequest(name.hex(), tokens_of(prompt.path), prompt.marks, **{field: value})
+        return driver.serve(request)
+
+    shared = 18 if page == 1 else 16
+    assert [serve(b"1", "one"), serve(b"2", "two")] == [0, 0]
+    assert [serve(b"3", "one"), serve(b"4", "two")] == [shared, shared]
+    cache.check_integrity()
+    driver.check_pool()
+
+
+@pytest.mark.parametrize("ending", ["none", "give up", "let in"])
+def test_of_equally_wanted_places_both_trees_protect_the_one_that_a_waiting_request_needs(ending):
+    twins = Twins("dart", 1)
+    copies = ([1, 0], [2, 0], [3, 0], [4, 0])  # of document 0; the shallow ones come first
+    for docs in copies:
+        twins.serve(Prompt(docs, bytes(docs)))
+    twins.wait(Prompt([4, 0], b"waits"))
+    if ending == "give up":
+        twins.give_up(0)
+    elif ending == "let in":
+        twins.let_in(0)
+    table = DemandTable(1, (Demand(DOCS[0].id, 1e6),))
+    twins.serve(Prompt([5], b"news"), demand=dump_demand(table))
+    twins.evict(1)
+    twins.check()
+    waited_for = Prompt([4, 0], b"again").marks[-2].path_key
+    kept = {n.path_key for n in twins.ours.tree if n.protected and n.kind == NodeKind.REUSABLE}
+    assert len(kept) == 2
+    assert (waited_for in kept) == (ending == "none")
 
 
 def test_a_thousand_malformed_hints_are_counted_and_leave_the_cache_serving():
@@ -288,44 +232,3 @@ def test_before_anything_is_evicted_matches_are_those_of_sglangs_own_core(operat
         assert ours.cache.total_size() == theirs.cache.total_size()
     ours.check_pool()
     theirs.check_pool()
-
-
-SEEDED = """
-from loadgen.bench.tree_arms import CacheDriver, CacheRequest, build_cache, prepare_process
-prepare_process()
-from prism_ray.dart import AnchorMark, NodeKind
-from prism_ray.dart.hints import dump_demand
-from prism_ray.model import Demand, DemandTable
-cache = build_cache("dart", 600, context=256)
-driver, gone = CacheDriver(cache), []
-cache.tree_core.evicted = lambda node: gone.append((node.start, node.end, (node.segment or b"").hex()))
-for turn in range(60):
-    docs = [(turn * 7 + i * i) % 11 for i in range(3)]
-    names = [bytes([d]) * 16 for d in docs]
-    ids = [d * 1000 + i for d in docs for i in range(40)] + [turn + 500_000]
-    marks = [AnchorMark(40 * (i + 1), NodeKind.REUSABLE, n, n) for i, n in enumerate(names)]
-    rows = tuple(Demand(bytes([d]) * 16, float((d * turn) % 5)) for d in range(11))
-    driver.serve(CacheRequest(str(turn), ids, marks, dump_demand(DemandTable(turn, rows))))
-cache.check_integrity()
-print("EVICTED", gone)
-"""
-
-
-def test_two_processes_with_different_hash_seeds_evict_the_same_nodes():
-    paths = os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
-    runs = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", SEEDED],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": paths},
-        )
-        for seed in ("1", "2")
-    ]
-    outputs = [run.communicate(timeout=300)[0] for run in runs]
-    evicted = [
-        line for output in outputs for line in output.splitlines() if line.startswith("EVICTED")
-    ]
-    assert len(evicted) == 2
-    assert evicted[0] == evicted[1]
-    assert evicted[0].count("(") > 50

@@ -45,6 +45,11 @@ CALLS = [
     (f"{FULL}._evict_device_end", "self"),
     (f"{CACHE}.match_prefix", "self, params"),
     (f"{CACHE}.checkpoint", "self, req, up_to, kwargs"),
+    (
+        f"{CACHE}.finish_storage_prefetch_admission",
+        "self, request, fulfilled_tokens, reason",
+    ),
+    (f"{CACHE}.finish", "self, handle, outcome"),
     (f"{CACHE}.reset", "self"),
     (f"{CACHE}.sanity_check", "self"),
     ("sglang.srt.mem_cache.radix_cache:RadixKey.match_at", "self, other, offset, page_size"),

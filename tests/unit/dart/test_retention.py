@@ -17,6 +17,7 @@ from prism_ray.dart import (
     NodeView,
     Owner,
     PrefixCache,
+    path_keys,
     skeleton_anchors,
 )
 from prism_ray.model import Atom, Demand, DemandTable, Segment, SegmentKind, Skeleton
@@ -130,19 +131,26 @@ def test_a_protected_leaf_keeps_its_ancestors():
     assert names(cache.eviction_order()) == ["q1", "q2", "c", "b", "a"]
 
 
-def test_among_equal_demand_protection_goes_to_the_anchor_that_queued_paths_use():
-    queued: list[tuple[Atom, ...]] = []
-    cache = PrefixCache("dart", pool_tokens=1000, protect_anchors=1, queued=lambda: queued)
+def test_among_equal_demand_protection_goes_to_the_anchor_that_waiting_requests_use():
+    cache = PrefixCache("dart", pool_tokens=1000, protect_anchors=1)
     add(cache, "a", private="qa", system=None)
     add(cache, "b", private="qb", system=None)
-    queued.append((Atom(b"a", 4), Atom(b"next", 3)))
+    (place_a,), (place_b,) = (path_keys((Atom(name, 4),)) for name in (b"a", b"b"))
+    cache.waits("next", (place_b, None))
     cache.hint(table(1, a=1.0, b=1.0))
-    cache.match((Atom(b"b", 4), Atom(b"x", 1)))
-    assert names(cache.evict(5).nodes) == ["qa", "qb", "b"]
-    assert [n.segment for n in cache.tree if n.protected] == [b"a"]
-    add(cache, "b", private="qb", system=None)
-    queued[:] = [(Atom(b"b", 4), Atom(b"next", 3))]
+    cache.match((Atom(b"a", 4), Atom(b"x", 1)))
+    assert names(cache.evict(5).nodes) == ["qa", "qb", "a"]
+    assert [n.segment for n in cache.tree if n.protected] == [b"b"]
+    add(cache, "a", private="qa", system=None)
+    cache.waits("second", (place_a,))
+    cache.waits("third", (place_a,))
+    cache.waits("third", (place_a,))
     cache.hint(table(2, a=1.0, b=1.0, c=1.0))
+    cache.refresh_protection()
+    assert [n.segment for n in cache.tree if n.protected] == [b"a"]
+    for gone in ("second", "third", "unknown"):
+        cache.waits_no_more(gone)
+    cache.hint(table(3, a=1.0, b=1.0))
     cache.refresh_protection()
     assert [n.segment for n in cache.tree if n.protected] == [b"b"]
 

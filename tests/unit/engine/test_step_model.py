@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prism_ray.dart import Anchor, NodeKind, Owner
+from prism_ray.dart import Anchor, NodeKind, Owner, path_keys
 from prism_ray.engine.cost import CostModel
 from prism_ray.engine.limits import StepParams
 from prism_ray.engine.profile import load_profile
@@ -267,6 +267,42 @@ def test_the_table_of_an_admitted_request_decides_what_is_evicted():
             drain(m)
         assert m.cache.peek((Atom(kept.encode(), 20), Atom(b"x", 1))) == 20
         assert m.cache.peek((Atom(lost.encode(), 20), Atom(b"x", 1))) == 0
+
+
+@pytest.mark.parametrize("ending", ["aborted", "admitted"])
+def test_of_equally_wanted_places_the_one_that_the_refused_head_needs_is_protected(ending):
+    m = model(pool_tokens=100, protect_anchors=1)
+    news = iter(range(9))
+
+    def anchored(name: str, front: str, tokens: int, **more) -> SimRequest:
+        place = Owner(NodeKind.REUSABLE, front.encode(), path_keys((Atom(front.encode(), 1),))[0])
+        anchors = (Anchor(tokens, place),)
+        return request(name, front=front, front_tokens=tokens, anchors=anchors, **more)
+
+    def start(output: int) -> None:
+        """Both documents are resident, and a request whose answer needs room brings a table."""
+        for name, tokens in (("a", 20), ("b", 22)):
+            m.submit(anchored(name, name, tokens, output=1))
+            drain(m)
+        table = DemandTable(next(news), (Demand(b"a", 1.0), Demand(b"b", 1.0)))
+        m.submit(request("running", front="r", output=output, table=table))
+        m.step()
+
+    def protected() -> list[bytes]:
+        return [node.segment for node in m.cache.tree if node.protected]
+
+    start(output=30)
+    m.submit(anchored("head", "b", 22, output=52))
+    for _ in range(27):
+        m.step()
+    assert m.waiting == 1
+    assert protected() == [b"b"]
+    if ending == "aborted":
+        m.abort("head")
+    drain(m)
+    start(output=40)
+    drain(m)
+    assert protected() == [b"a"]  # the shallow one, since nobody waits
 
 
 def test_a_step_costs_what_is_in_it():
