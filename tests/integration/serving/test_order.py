@@ -79,9 +79,9 @@ SGLANG = {
         ),
         pytest.param(
             SGLANG,
-            SlowWayReplica,
+            LateBodiesReplica,
             500,
-            id="sglang",
+            id="sglang, with bodies that are too late",
             marks=pytest.mark.real_engine,
         ),
     ],
