@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import statistics
 import time
 
 import pytest
@@ -62,47 +61,72 @@ async def test_after_a_thousand_requests_it_equals_a_walk_of_the_tree(
     following.exact.check_integrity()
 
 
-async def test_lost_messages_degrade_it_and_it_is_repaired(following: Following) -> None:
-    chooser = random.Random(2)
-    lossy, asked = ExactResidency(), asyncio.Event()
-    repairs_s: list[float] = []
-
-    def hear(news: CacheNews) -> None:
-        if chooser.random() >= 0.05:
-            lossy.apply(news)
-        if lossy.wants_snapshot:
-            asked.set()
-
-    async def repair() -> None:
-        while True:
-            await asked.wait()
-            asked.clear()
-            since_s = time.monotonic()
-            while lossy.state != "exact":
-                # A snapshot can be lost, too: it is asked for again, as a replica does.
-                await following.engine.snapshot_cache()
-                with contextlib.suppress(TimeoutError):
-                    await until(lambda: lossy.state == "exact", SNAPSHOT_AGAIN_S)
-            repairs_s.append(time.monotonic() - since_s)
-
-    following.listeners.append(hear)
-    repairing = asyncio.create_task(repair())
-    for _ in range(150):
-        await following.serve(retrieval(chooser))
-    following.listeners.remove(hear)
-    following.listeners.append(lossy.apply)
+async def test_lost_messages_degrade_it_and_each_time_it_is_repaired_within_two_seconds(
+    following: Following,
+) -> None:
+    lossy = Lossy(following, random.Random(2))
+    following.listeners.append(lossy.hear)
+    repairing = asyncio.create_task(lossy.repair())
+    for _ in range(300):
+        await following.serve(retrieval(lossy.chooser))
+    lossy.share = 0.0
     # The last message may be missing: a beat shows it.
-    beats = following.messages
-    await until(lambda: following.messages > beats, 10.0)
-    if lossy.wants_snapshot:
-        asked.set()
-    await until(lambda: lossy.state == "exact", 10.0)
+    heard = following.messages
+    await until(lambda: following.messages > heard, 10.0)
+    await until(lambda: lossy.view.state is ResidencyState.EXACT, 10.0)
     repairing.cancel()
-    following.listeners.remove(lossy.apply)
-    assert lossy.gaps >= 3
-    print("gaps:", lossy.gaps, "repaired within s:", [round(s, 3) for s in sorted(repairs_s)])
-    assert statistics.median(repairs_s) < 2.0
-    assert lossy.spans() == (await following.walk()).spans()
+    following.listeners.remove(lossy.hear)
+    print("lost:", lossy.lost, "repaired within s:", sorted(round(s, 3) for s in lossy.repairs_s))
+    assert lossy.lost >= 5
+    assert lossy.view.gaps >= 3
+    assert lossy.unnoticed == 0
+    assert len(lossy.repairs_s) >= 3
+    assert max(lossy.repairs_s) < 2.0
+    assert lossy.view.spans() == (await following.walk()).spans()
+
+
+class Lossy:
+    """A view that ``share`` of the messages do not reach, and a replica's way to repair it."""
+
+    def __init__(self, following: Following, chooser: random.Random) -> None:
+        self.view = ExactResidency()
+        self.chooser = chooser
+        self.share = 0.05
+        self.lost = 0
+        self.unnoticed = 0
+        """Messages after a loss with which the view was not ``degraded``."""
+        self.repairs_s: list[float] = []
+        """From the first message lost, or missed before the view began, until it is exact again."""
+        self._following = following
+        self._wrong_since_s: float | None = time.monotonic()
+        self._asked = asyncio.Event()
+
+    def hear(self, news: CacheNews) -> None:
+        if self.chooser.random() < self.share:
+            self.lost += 1
+            if self._wrong_since_s is None:
+                self._wrong_since_s = time.monotonic()
+            return
+        self.view.apply(news)
+        if self._wrong_since_s is None:
+            return
+        if self.view.state is ResidencyState.EXACT:
+            self.repairs_s.append(time.monotonic() - self._wrong_since_s)
+            self._wrong_since_s = None
+            self.unnoticed += not news.parts  # only a snapshot repairs
+        elif self.view.wants_snapshot:
+            self._asked.set()
+
+    async def repair(self) -> None:
+        """A snapshot can be lost, too: it is asked for again, as a replica does."""
+        while True:
+            await self._asked.wait()
+            self._asked.clear()
+            await self._following.engine.snapshot_cache()
+            with contextlib.suppress(TimeoutError):
+                await until(lambda: self.view.state is ResidencyState.EXACT, SNAPSHOT_AGAIN_S)
+            if self.view.wants_snapshot:
+                self._asked.set()
 
 
 async def test_a_flush_begins_a_new_and_empty_incarnation(following: Following) -> None:
