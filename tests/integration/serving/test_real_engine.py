@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,10 @@ import httpx
 import psutil
 import pytest
 from openai import OpenAI
+
+from loadgen.bench.handles import replica_handle
+
+from .walking import WalkingReplica, believed
 
 pytestmark = [pytest.mark.serve, pytest.mark.real_engine]
 
@@ -22,7 +27,7 @@ PASSAGES = {
 
 @pytest.fixture(scope="module")
 def client(run_app: Callable[..., httpx.Client], smollm2: Any) -> httpx.Client:
-    return run_app("cpu-smollm2")
+    return run_app("cpu-smollm2", replica_class=WalkingReplica)
 
 
 def ask(client: httpx.Client, names: list[str], question: str, **more: Any) -> Any:
@@ -45,6 +50,22 @@ def ask(client: httpx.Client, names: list[str], question: str, **more: Any) -> A
     return response.json()
 
 
+def assert_residency_is_the_tree(client: httpx.Client, least_tokens: int) -> None:
+    """Once all news has come, with the number of tokens that ``/prism/state`` shows."""
+    deadline = time.monotonic() + 10
+    while True:
+        walked = replica_handle().walk.remote().result()
+        views = list(believed().values())
+        if views == [("exact", walked)]:
+            break
+        assert time.monotonic() < deadline, (views, walked)
+        time.sleep(0.1)
+    (replica,) = client.get("/prism/state").json()["replicas"]
+    assert replica["residency"] == "exact"
+    resident = sum(end - start for start, end in walked.values())
+    assert replica["resident_tokens"] == resident >= least_tokens
+
+
 class TestRealEngine:
     def test_the_openai_client_gets_an_answer(self, client: httpx.Client) -> None:
         openai = OpenAI(base_url=f"{client.base_url}/v1", api_key="none")
@@ -65,18 +86,6 @@ class TestRealEngine:
         assert cached > 0.7 * usage["prompt_tokens"]
         assert again["prism"]["order"] == first["prism"]["order"]
         assert abs(again["prism"]["cached_tokens_predicted"] - cached) <= 4
-
-    def test_what_qas_knows_of_the_cache_is_what_the_engine_says(
-        self, client: httpx.Client
-    ) -> None:
-        ask(client, ["paris"], "What is the capital of France?")
-        deadline = time.monotonic() + 10
-        while True:
-            (replica,) = client.get("/prism/state").json()["replicas"]
-            if replica["residency"] == "exact" and replica["resident_tokens"] > 0:
-                break
-            assert time.monotonic() < deadline, replica
-            time.sleep(0.2)
 
     def test_prefix_reuse_shows_in_the_prefill_term(self, client: httpx.Client) -> None:
         fresh = [f"The {time.time_ns()} valley has {n} lakes and many paths. " * 12 for n in "abc"]
@@ -105,6 +114,16 @@ class TestRealEngine:
                 break
             assert time.monotonic() < deadline, state
             time.sleep(0.2)
+
+    def test_what_qas_believes_resident_is_what_a_walk_of_the_tree_finds(
+        self, client: httpx.Client
+    ) -> None:
+        for names in itertools.permutations(["seine", "paris", "rhine"], 2):
+            ask(client, list(names), "What do they have in common?")
+        assert_residency_is_the_tree(client, least_tokens=500)
+        assert client.post("/flush_cache").status_code == 200
+        ask(client, ["rhine"], "Which river flows through Cologne?")
+        assert_residency_is_the_tree(client, least_tokens=50)
 
     def test_the_engine_dies_with_its_replica(self, client: httpx.Client) -> None:
         replica = next(
