@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,15 +98,77 @@ async def test_a_wanted_document_outlives_traffic_that_recency_would_have_kept(
     assert extra["protected_tokens"] == 256
 
 
-async def test_malformed_hints_are_counted_and_everything_is_served(driver: Driver) -> None:
+def malformed_demand(chooser: random.Random) -> dict[str, Any]:
+    """One of many ways in which a demand table is none."""
+    name = chooser.randbytes(8).hex()
+    row = [name, chooser.random(), 1]
+    bad_rows: list[Any] = [
+        [1],
+        5,
+        [name],
+        [[], 1.0],
+        [None, 1.0],
+        [name, "much"],
+        [name, float("nan")],
+        [name, 1e300],
+        [name, True],
+        [name, 1.0, -2],
+        [name, 1.0, 0.5],
+        ["not hexadecimal", 1.0],
+        ["", 1.0],
+        ["ab" * 65, 1.0],
+        {"segment": name},
+        "x" * chooser.randrange(10_000),
+    ]
+    bad_fields: list[dict[str, Any]] = [
+        {"version": chooser.choice(["x", None, -1, 1.5, True, 1 << 63, [1], {}])},
+        {"epoch": chooser.choice([7, None, [], "e" * 129])},
+        {"v": chooser.choice([0, 2, "1", None])},
+        {"rows": chooser.choice([None, 5, "rows", {}, {"a": 1}])},
+        {"rows": [row] * 8193},
+        *({"rows": [row] * chooser.randrange(3) + [bad]} for bad in bad_rows),
+    ]
+    return {"version": 1 << 40, "epoch": "first", "rows": [row]} | chooser.choice(bad_fields)
+
+
+def malformed_anchors(chooser: random.Random) -> dict[str, Any]:
+    """Boundaries and names of a call that become anchors which break the format."""
+    end = 42
+    marks: list[tuple[tuple[int, ...], tuple[bytes | None, ...]]] = [
+        ((30, chooser.randrange(30)), (b"a", b"b")),
+        ((-chooser.randrange(1, 99), end), (b"a", None)),
+        ((30, 1 << 31), (b"a", None)),
+        ((30, end), (b"", None)),
+        ((30, end), (chooser.randbytes(chooser.randrange(65, 9000)), None)),
+        (tuple(range(4097)), (b"a",) * 4097),
+    ]
+    boundaries, segments = chooser.choice(marks)
+    return {"boundaries": boundaries, "segments": segments, "path_keys": ()}
+
+
+async def test_a_thousand_malformed_hints_are_counted_and_everything_is_served(
+    driver: Driver,
+) -> None:
+    chooser = random.Random(5)
     before = (await driver.engine.load()).extra.get("hints_ignored_total", 0.0)
-    bad: list[Any] = [{"version": "x"}, {"version": 9, "rows": [[1]]}, {"rows": None}]
-    for payload in bad:
-        made = document_call(b"bad".ljust(16), some_ids(40, seed=50), [1, 2], hints=payload)
-        await driver.answer(made)
-        assert (await driver.finished(made)).outcome is Outcome.FINISHED
+    tokens = some_ids(40, seed=50)
+
+    async def send(count: int) -> None:
+        for _ in range(count):
+            fields = {"hints": malformed_demand(chooser), **malformed_anchors(chooser)}
+            made = document_call(b"bad".ljust(16), tokens, [1, 2], **fields)
+            await driver.answer(made)
+            assert (await driver.finished(made)).outcome is Outcome.FINISHED
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(8):
+            group.create_task(send(63))
     after = (await driver.engine.load()).extra["hints_ignored_total"]
-    assert after - before == len(bad)
+    assert after - before == 2 * 8 * 63  # anchors and demand of each are bad
+    # And a good one still counts.
+    made = document_call(b"good".ljust(16), some_ids(64, seed=51), [1, 2])
+    assert await cached_tokens(driver, made) == 0
+    assert await cached_tokens(driver, replace(made, request_id=uuid.uuid4().hex)) == 64
 
 
 async def test_salts_keep_prefixes_apart_also_where_anchors_are_equal(driver: Driver) -> None:
