@@ -11,7 +11,9 @@ import os
 import signal
 import socket
 import tempfile
+import threading
 from pathlib import Path
+from types import FrameType
 
 import click
 
@@ -83,9 +85,26 @@ def _run(config: str | None, host: str, port: int) -> None:
     ray.init(address="local", namespace="serve")
     try:
         serve.start(http_options={"host": host, "port": port})
-        serve.run(application, route_prefix="/", blocking=True)
+        serve.run(application, route_prefix="/")
+        _wait_for_interrupt()
     except RuntimeError as error:  # an engine that cannot start: Serve quotes what it said
         raise click.ClickException(f"the application did not start: {error}") from None
     finally:
         serve.shutdown()
         ray.shutdown()
+
+
+def _wait_for_interrupt() -> None:
+    """Until SIGINT or SIGTERM; a second one breaks off what follows.
+
+    The handler raises nothing: an exception is lost when the signal meets a finalizer or a callback.
+    """
+    came = threading.Event()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.set()
+        signal.signal(number, signal.default_int_handler)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, note)
+    came.wait()

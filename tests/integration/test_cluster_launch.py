@@ -95,11 +95,14 @@ class Cluster:
         lines = [f"export {name}='{value}'\n" for name, value in variables.items()]
         (self.home / "prism.env").write_text("".join(lines))
         config = yaml.safe_load((ROOT / "configs" / "serve-simulated.yaml").read_text())
-        config["http_options"]["port"] = port["http"]
         config["applications"][0]["args"]["config"]["redis"] = {
             "url": f"redis://127.0.0.1:{port['redis']}/1",
             "password_env": "PRISM_REDIS_PASSWORD",
         }
+        self.lay_out_application(config)
+
+    def lay_out_application(self, config: dict[str, Any]) -> None:
+        config["http_options"]["port"] = self.port["http"]
         (self.home / "serve.yaml").write_text(yaml.safe_dump(config))
 
     def shell(self, command: str, **more: Any) -> subprocess.Popen[bytes]:
@@ -333,3 +336,29 @@ def test_nothing_listens_beyond_this_machine_but_ray(cluster):
     }
     assert {port for _, port in listening} == ports
     assert {ip for ip, _ in listening} <= {"127.0.0.1", "::1"}
+
+
+def test_the_file_for_a_gpu_is_deployed_over_it_with_a_preset_for_none(cluster):
+    """Last, since it takes the place of the other: ``serve deploy configs/serve.yaml``."""
+    config = yaml.safe_load((ROOT / "configs" / "serve.yaml").read_text())
+    arguments = config["applications"][0]["args"]
+    assert arguments == {"config": "a800-qwen3-4b"}
+    arguments["config"] = "simulated"
+    cluster.lay_out_application(config)
+    before = applications(cluster)["prism"]
+    cluster.deploy()
+
+    def healthy() -> bool:
+        now = applications(cluster)["prism"]
+        replicas = now["deployments"].get("Replica", {}).get("replicas", [])
+        new = now["last_deployed_time_s"] > before["last_deployed_time_s"]
+        return new and now["status"] == "RUNNING" and len(replicas) == 1
+
+    assert len(before["deployments"]["Replica"]["replicas"]) == 2
+    wait(healthy, "healthy application")
+    wait(lambda: ready(cluster), "ready application")
+    assert ask(cluster, "What is served now?").status_code == 200
+
+
+def applications(cluster: Cluster) -> dict[str, Any]:
+    return (cluster.dashboard("/api/serve/applications/") or {})["applications"]
