@@ -177,6 +177,9 @@ class Dispatching:
     async def answer(self, request: Inference) -> AsyncGenerator[tuple[dict[str, Any], ...]]:
         """Payloads in the order of the engine; the first comes only after the decision is final.
 
+        Those of an answer that is not streamed come when all of it is there: until then its client has
+        got nothing, so a replica that dies, however late, costs it a retry only.
+
         Raises ApiError; on cancellation QAS forgets the request and the replica aborts it.
         """
         attempt = lost = handed_back = 0
@@ -196,13 +199,19 @@ class Dispatching:
                 if isinstance(first, EngineSaysNo):
                     raise errors.ApiError(first.status, "refused", body=first.body)
                 request.accepted.set()
-                async for payloads in self._payloads(request, first, messages):
-                    yield payloads
+                parts = self._payloads(request, first, messages)
+                if request.stream:
+                    async for payloads in parts:
+                        yield payloads
+                else:
+                    for payloads in [payloads async for payloads in parts]:
+                        yield payloads
                 return
             except ReplicaLost as error:
                 self._qas.report_gone(decision.replica)
-                if request.first_payload_s is not None:
+                if request.stream and request.first_payload_s is not None:
                     raise errors.internal(f"replica {decision.replica} died: {error}") from None
+                request.first_payload_s = None
                 lost += 1
                 attempt += 1
                 if lost > self._config.limits.retries:
