@@ -51,20 +51,23 @@ def b3(
     *,
     finish_s: float | None = None,
     replicas: int = 1,
+    working: int | None = None,
 ) -> float:
     """Finite pool, prompts as written, any order that gets each going within ``wait_s`` of its arrival.
 
     What a prompt brings into the pool is there ``wait_s`` after its arrival, what it generates
     ``finish_s`` after it (by default as early as the prompt). ``pool_tokens`` is one replica's;
-    several have their pools together, and each computes what all prompts start with once.
+    several have their pools together, and each that is ``working``, by default all, computes what all
+    prompts start with once. A placement may leave replicas without any prompt.
     """
+    working = replicas if working is None else working
     blocks = path_blocks(prompts, page_size)
     hits = _packed_hits(prompts, blocks, pool_tokens * replicas, wait_s, finish_s)
-    if replicas > 1:
+    if working > 1:
         pool = pool_tokens * replicas
         everywhere = [block for block in blocks if len(block.users) == len(prompts)]
         others = [block for block in blocks if len(block.users) < len(prompts)]
-        most = sum(b.tokens * max(0, len(prompts) - replicas) for b in everywhere)
+        most = sum(b.tokens * max(0, len(prompts) - working) for b in everywhere)
         hits = min(hits, most + _packed_hits(prompts, others, pool, wait_s, finish_s))
     return _share(hits, prompts)
 

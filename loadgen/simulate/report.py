@@ -170,6 +170,7 @@ def _bounds(run: Run, hit_rate: float, known_b1: dict[str, float | None]) -> dic
             page,
             finish_s=finish_s,
             replicas=run.spec.replicas,
+            working=len({s.replica for s in served}),
         )
 
     most, typical = finite(max(kept)), finite(float(np.percentile(kept, 99)))

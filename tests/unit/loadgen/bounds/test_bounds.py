@@ -153,6 +153,8 @@ def test_replicas_each_compute_what_all_prompts_start_with() -> None:
     prompts = [Prompt((atom("s", 10), atom(f"p{n}", 2)), float(n)) for n in range(6)]
     assert b3(prompts, INFINITE, 0.0) * 72 == pytest.approx(50)
     assert b3(prompts, INFINITE, 0.0, replicas=3) * 72 == pytest.approx(30)
+    assert b3(prompts, INFINITE, 0.0, replicas=3, working=2) * 72 == pytest.approx(40)
+    assert b3(prompts, INFINITE, 0.0, replicas=3, working=1) * 72 == pytest.approx(50)
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -77,6 +77,14 @@ def test_hits_stay_below_the_bounds_of_any_order() -> None:
     assert result["hit_rate"] <= more["b4"] <= bounds["b1"]
 
 
+def test_a_replica_that_a_placement_leaves_out_computes_nothing() -> None:
+    """One of four replicas takes all, so what all prompts start with is computed once."""
+    made = run(replace(SMALL, policy="fcfs", replicas=4, placement="prefix-affinity"))
+    assert len({served.replica for served in made.served}) == 1
+    told = report(made)
+    assert told["hit_rate"] <= told["bounds"]["b3"] == pytest.approx(told["bounds"]["b0"])
+
+
 def test_b2_is_of_the_order_in_which_each_replica_admitted_its_own() -> None:
     """x, y, x, y through pools that hold one of them: one replica hits next to nothing, two hit both."""
     x, y = document("x", 100), document("y", 100)
