@@ -83,7 +83,8 @@ class Scheduler(Protocol):
         """Queued tickets in arrival order."""
 
     def describe(self, top: int = 20) -> dict[str, Any]:
-        """State for people: counters, buckets, lanes; JSON-ready, at most ``top`` rows a list."""
+        """State for people: counters, buckets, lanes; JSON-ready. At most ``top`` rows a list; what is
+        told by replica is told of every one that is remembered."""
 
     def check_integrity(self) -> None:
         """Raise AssertionError if a counter differs from a recount."""

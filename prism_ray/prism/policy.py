@@ -165,7 +165,7 @@ class Prism(QueuePolicy):
             ),
             "lanes": {
                 name: {"dispatched": r.hot + r.cold, "hot": r.hot, "cold": r.cold}
-                for name, r in list(self._replicas.items())[-top:]
+                for name, r in self._replicas.items()
             },
         }
 

@@ -291,7 +291,7 @@ class Qas:
                     "hot": replica.dispatched - replica.cold,
                     "active": replica.running,
                 }
-                for name, replica in list(self._replicas.items())[-top:]
+                for name, replica in self._replicas.items()
             },
         }
 

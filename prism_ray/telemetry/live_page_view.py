@@ -298,7 +298,7 @@ def _replica(
         Cell(whole(replica["prefill_tokens_per_s"])),
     ]
     if has_lanes:
-        cells += [Cell(whole(lane[key] if lane else 0)) for key in ("hot", "cold")]
+        cells += [Cell(whole(lane[key] if lane else None)) for key in ("hot", "cold")]
     return tuple(cells)
 
 

@@ -13,6 +13,7 @@ import pytest
 from loadgen.bench.scheduler import ColdCache
 from prism_ray.model import NO_GAP, Segment, Skeleton, Ticket
 from prism_ray.policies import make_scheduler
+from prism_ray.scheduling import Scheduler
 from prism_ray.telemetry import live_page
 from prism_ray.telemetry.live_page import HEADERS, page, unavailable
 from prism_ray.telemetry.live_page_chart import nice_top_s, svg
@@ -22,6 +23,21 @@ from .live_states import decision, replica, several_tenants, state
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 ATTACK = '</td><script>alert("1")</script><img src=x onerror=alert(2)>'
+
+
+def sent_to(policy: str, *replicas: str) -> Scheduler:
+    """A scheduler that gave each replica one request of two shared segments."""
+    scheduler = make_scheduler(policy)
+    segments = tuple(Segment(name, 40, label=f"<b>{name.decode()}") for name in (b"a", b"b"))
+    skeleton = Skeleton(None, segments, (NO_GAP, NO_GAP), 5)
+    for replica_name in replicas:
+        scheduler.add(Ticket(f"to {replica_name}", skeleton, 0.0))
+        opened = scheduler.open_round({replica_name: ColdCache()})
+        pick = opened.peek(replica_name)
+        assert pick is not None
+        opened.take(replica_name, pick)
+        opened.close()
+    return scheduler
 
 
 class Document(HTMLParser):
@@ -179,19 +195,22 @@ class TestStates:
 
     @pytest.mark.parametrize("policy", ["prism", "qas"])
     def test_our_own_policies_show_their_segments_and_lanes(self, policy: str) -> None:
-        scheduler = make_scheduler(policy)
-        segments = tuple(Segment(name, 40, label=f"<b>{name.decode()}") for name in (b"a", b"b"))
-        skeleton = Skeleton(None, segments, (NO_GAP, NO_GAP), 5)
-        scheduler.add(Ticket("sent", skeleton, 0.0))
-        opened = scheduler.open_round({"replica-00": ColdCache()})
-        pick = opened.peek("replica-00")
-        assert pick is not None
-        opened.take("replica-00", pick)
-        opened.close()
+        scheduler = sent_to(policy, "replica-00")
         html = page(state(1, window=scheduler.describe()))
         assert "&lt;b&gt;a" in html
         keys = [table.key for table in view_of(state(1, window=scheduler.describe())).tables]
         assert "segments" in keys
+
+    @pytest.mark.parametrize("policy", ["prism", "qas"])
+    def test_every_replica_has_its_own_lanes_however_few_rows_are_asked_for(
+        self, policy: str
+    ) -> None:
+        scheduler = sent_to(policy, *(f"replica-{number:02}" for number in range(63)))
+        rows = view_of(state(64, window=scheduler.describe(top=1))).tables[0].rows
+        sent = [(row[-2].text, row[-1].text) for row in rows]
+        assert len(sent) == 64
+        assert all(sorted(lanes) == ["0", "1"] for lanes in sent[:63])
+        assert sent[63] == ("–", "–"), "nothing is known of the last one"
 
     def test_a_replica_that_reported_nothing_yet_has_dashes(self) -> None:
         names = ("pool_used_tokens", "running", "engine_waiting", "hit_rate")
