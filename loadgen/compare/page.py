@@ -50,6 +50,7 @@ def write_page(directory: RunDirectory, intro: str = "") -> None:
         "## Figures",
         _NOTE,
         table(rows),
+        _uneven(rows),
         "## What was asked",
         answers_table(answers),
         "## Does the simulator order the arms alike?",
@@ -66,7 +67,8 @@ _NOTE = (
     "Measured, but for the three columns that say *simulated*. Seconds; TTFT is a client's, from the "
     "scheduled arrival to the first part of the answer. Intervals are 95% (Student's t) over seeds; "
     "the three × columns are ratios to SGLang's best policy at that load (lowest P99), paired by seed, "
-    "geometric means. `B4`: no order of these requests and segments hits more in this pool. `others' "
+    "geometric means; where the two have not the same seeds, `n paired` says how many both have. `B4`: no "
+    "order of these requests and segments hits more in this pool. `others' "
     "cores`: what else ran on the machine meanwhile."
 )
 
@@ -104,11 +106,27 @@ def table(rows: Iterable[Row]) -> str:
     return markdown_table(_HEAD, map(_cells, rows))
 
 
+def _uneven(rows: Sequence[Row]) -> str:
+    """What has to be said where the arms of a load were not run with the same seeds; else nothing."""
+    lines = []
+    for load in dict.fromkeys(row.load for row in rows):
+        own = {row.arm: row.seeds for row in rows if row.load == load}
+        if len(set(own.values())) > 1:
+            seeds = "; ".join(f"`{arm}` {', '.join(map(str, s))}" for arm, s in own.items())
+            lines.append(f"- at {load:g}: {seeds}")
+    if not lines:
+        return ""
+    return (
+        "**Not all arms have the same seeds**, and the means of a row are over its own: read the "
+        "ratios, which are over seeds that both arms have.\n\n" + "\n".join(lines)
+    )
+
+
 def _cells(row: Row) -> list[str]:
     return [
         f"{row.load:g}",
         f"`{row.arm}`",
-        str(len(row.seeds)),
+        _seeds(row),
         f"{row.hit_rate.mean:.1%}",
         "" if row.hit_bound is None else f"{row.hit_bound:.1%}",
         f"{row.ttft_mean_s:.2f}",
@@ -123,6 +141,12 @@ def _cells(row: Row) -> list[str]:
         "" if row.predicted_p99_s is None else f"{row.predicted_p99_s:.2f}",
         f"{row.others_cores:.2f}",
     ]
+
+
+def _seeds(row: Row) -> str:
+    paired = len(row.paired_seeds)
+    compared = row.p99_change is not None and paired != len(row.seeds)
+    return f"{len(row.seeds)}, {paired} paired" if compared else str(len(row.seeds))
 
 
 def _seconds(value: Interval) -> str:
@@ -140,8 +164,16 @@ def _ratio(change: Interval | None) -> str:
 def answers_table(answers: Iterable[Verdict]) -> str:
     """The verdicts as markdown."""
     return markdown_table(
-        ("asked", "reached", ""),
-        [(a.question, a.answer, "met" if a.met else "**not met**") for a in answers],
+        ("asked", "reached", "seeds", ""),
+        [
+            (
+                a.question,
+                a.answer,
+                "" if a.seeds is None else str(a.seeds),
+                "met" if a.met else "**not met**",
+            )
+            for a in answers
+        ],
     )
 
 
@@ -155,8 +187,9 @@ def _pairs(pairs: Sequence[Pair]) -> str:
         counts.append(f"{measure} {sum(pair.agrees for pair in own)} of {len(own)}")
     text = f"Of the pairs that the engine tells apart it orders alike: {', '.join(counts)}."
     lines = [
-        f"- {pair.measure} at {pair.load:g}: `{pair.first}` against `{pair.second}` measured "
-        f"{_percent(pair.measured.mean, pair)}, simulated {_percent(pair.predicted, pair)}"
+        f"- {pair.measure} at {pair.load:g}, {len(pair.seeds)} seeds: `{pair.first}` against "
+        f"`{pair.second}` measured {_percent(pair.measured.mean, pair)}, "
+        f"simulated {_percent(pair.predicted, pair)}"
         for pair in wrong
     ]
     return text + ("\n\nNot alike:\n\n" + "\n".join(lines) if lines else "")

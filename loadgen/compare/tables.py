@@ -30,9 +30,10 @@ def ttft(name: str) -> Callable[[Result], float]:
 class Row:
     """One arm at one load, means over ``seeds``; times in seconds.
 
-    Changes are against the best native arm at that load, paired by seed: of hit rates the ratio − 1
-    too; None for that arm itself. ``hit_bound`` is B4 and ``predicted`` what the simulator says, None
-    where they were not computed. ``others_cores``: the mean of what else ran on the machine.
+    Changes are against the best native arm at that load, over the ``paired_seeds`` that both have: of
+    hit rates the ratio − 1 too; None for that arm itself. ``hit_bound`` is B4 and ``predicted`` what
+    the simulator says, None where they were not computed. ``others_cores``: the mean of what else ran
+    on the machine.
     """
 
     arm: str
@@ -48,6 +49,7 @@ class Row:
     throughput_rps: float
     answered: float
     others_cores: float
+    paired_seeds: tuple[int, ...]
     hit_change: Interval | None
     p99_change: Interval | None
     mean_change: Interval | None
@@ -60,13 +62,14 @@ class Row:
 class Pair:
     """Two arms that a measure tells apart: by ``measured``, ``first`` − ``second`` (of times ratio − 1).
 
-    ``predicted`` is the simulator's mean difference over the same seeds.
+    ``predicted`` is the simulator's mean difference. Both are over ``seeds``, which both arms have.
     """
 
     load: float
     measure: str
     first: str
     second: str
+    seeds: tuple[int, ...]
     measured: Interval
     predicted: float
 
@@ -76,7 +79,7 @@ class Pair:
 
 
 def by_load(results: Iterable[Result]) -> dict[float, dict[str, dict[int, Result]]]:
-    """Runs by load, arm and seed; of each load the seeds that every arm has.
+    """All runs by load, arm and seed: arms need not have the same seeds.
 
     Raises Incomparable if runs of one load and seed differ in prompts, arrivals, rate or engine.
     """
@@ -86,7 +89,10 @@ def by_load(results: Iterable[Result]) -> dict[float, dict[str, dict[int, Result
         arms.setdefault(result["arm"]["name"], {})[result["seed"]] = result
     for load, arms in loads.items():
         _check(load, arms)
-    return {load: _common(arms) for load, arms in sorted(loads.items())}
+    return {
+        load: {arm: dict(sorted(by_seed.items())) for arm, by_seed in arms.items()}
+        for load, arms in sorted(loads.items())
+    }
 
 
 def _check(load: float, arms: Runs) -> None:
@@ -103,19 +109,35 @@ def _check(load: float, arms: Runs) -> None:
                 )
 
 
-def _common(arms: Runs) -> dict[str, dict[int, Result]]:
-    seeds = set.intersection(*(set(by_seed) for by_seed in arms.values()))
-    return {arm: {s: by_seed[s] for s in sorted(seeds)} for arm, by_seed in arms.items()}
+def shared(
+    one: Mapping[int, Result], other: Mapping[int, Result]
+) -> dict[int, tuple[Result, Result]]:
+    """The pairs of runs of the seeds that two arms both have."""
+    return {seed: (run, other[seed]) for seed, run in one.items() if seed in other}
 
 
 def best_native(arms: Runs) -> str | None:
-    """The arm of SGLang's own with the lowest P99 TTFT (geometric mean over seeds)."""
+    """The arm of SGLang's own with the lowest P99 TTFT (geometric mean over seeds).
+
+    Two arms are held against each other by the seeds that both have: the best is the one that wins
+    most often, of equals the one of more seeds.
+    """
     natives = {
-        name: fmean(math.log(ttft("p99")(r)) for r in by_seed.values())
+        name: by_seed
         for name, by_seed in arms.items()
         if by_seed and _is_sglangs_own(next(iter(by_seed.values()))["arm"])
     }
-    return min(natives, key=natives.__getitem__) if natives else None
+    p99 = ttft("p99")
+
+    def beats(one: Mapping[int, Result], other: Mapping[int, Result]) -> bool:
+        pairs = shared(one, other).values()
+        return sum(math.log(p99(a) / p99(b)) for a, b in pairs) < 0
+
+    def won(name: str) -> tuple[int, int]:
+        wins = sum(beats(natives[name], other) for other in natives.values())
+        return wins, len(natives[name])
+
+    return max(natives, key=won) if natives else None
 
 
 def _is_sglangs_own(arm: Mapping[str, Any]) -> bool:
@@ -140,15 +162,16 @@ def _row(
     load: float, arm: str, by_seed: Mapping[int, Result], best: Mapping[int, Result] | None
 ) -> Row:
     runs = list(by_seed.values())
-    others = None if best is None else list(best.values())
+    pairs = {} if best is None else shared(by_seed, best)
 
     def mean(read: Callable[[Result], float]) -> float:
         return fmean(map(read, runs))
 
     def change(read: Callable[[Result], float]) -> Interval | None:
-        if others is None or min(map(read, (*runs, *others))) <= 0:
+        ours, theirs = _columns(pairs, read)
+        if not pairs or min((*ours, *theirs)) <= 0:
             return None
-        return paired_change(list(map(read, runs)), list(map(read, others)))
+        return paired_change(ours, theirs)
 
     bounds = [run.get("hit_bound") for run in runs]
 
@@ -170,6 +193,7 @@ def _row(
         mean(lambda r: float(r["throughput_rps"])),
         mean(lambda r: float(r["answered_in_arrival_period"])),
         mean(lambda r: float(r["machine_load"]["others_cores"])),
+        tuple(pairs),
         change(hit_rate),
         change(ttft("p99")),
         change(ttft("mean")),
@@ -208,34 +232,36 @@ def _pair(
     first: tuple[str, Mapping[int, Result]],
     second: tuple[str, Mapping[int, Result]],
 ) -> Pair | None:
-    ours, theirs = list(first[1].values()), list(second[1].values())
-    if not ours:
+    pairs = shared(first[1], second[1])
+    if not pairs:
         return None
-    measured = _difference(measure, list(map(read, ours)), list(map(read, theirs)))
-    told = [run.get("predicted") for run in (*ours, *theirs)]
+    measured = _difference(measure, pairs, read)
+    told = [run.get("predicted") for both in pairs.values() for run in both]
     if not measured.excludes_zero or None in told:
         return None
-    predicted = _difference(
-        measure,
-        [read(run["predicted"]) for run in ours],
-        [read(run["predicted"]) for run in theirs],
-    )
-    return Pair(load, measure, first[0], second[0], measured, predicted.mean)
+    predicted = _difference(measure, pairs, lambda run: read(run["predicted"]))
+    return Pair(load, measure, first[0], second[0], tuple(pairs), measured, predicted.mean)
 
 
-def _difference(measure: str, ours: Sequence[float], theirs: Sequence[float]) -> Interval:
+def _difference(
+    measure: str, pairs: Mapping[int, tuple[Result, Result]], read: Callable[[Result], float]
+) -> Interval:
     compare = paired_difference if measure == "hit rate" else paired_change
-    return compare(ours, theirs)
+    return compare(*_columns(pairs, read))
+
+
+def _columns(
+    pairs: Mapping[int, tuple[Result, Result]], read: Callable[[Result], float]
+) -> tuple[list[float], list[float]]:
+    return [read(a) for a, _ in pairs.values()], [read(b) for _, b in pairs.values()]
 
 
 def against(arms: Runs, ours: str, theirs: str) -> dict[str, Interval] | None:
-    """Paired changes of one arm against another by measure; of hit rates the difference too."""
-    if not arms.get(ours) or not arms.get(theirs):
+    """Paired changes of one arm against another by measure, over the seeds that both have.
+
+    None where they share none.
+    """
+    pairs = shared(arms.get(ours, {}), arms.get(theirs, {}))
+    if not pairs:
         return None
-    one, other = list(arms[ours].values()), list(arms[theirs].values())
-    changes = {
-        name: paired_change(list(map(read, one)), list(map(read, other)))
-        for name, read in MEASURES.items()
-    }
-    points = paired_difference(list(map(hit_rate, one)), list(map(hit_rate, other)))
-    return changes | {"hit points": points}
+    return {name: paired_change(*_columns(pairs, read)) for name, read in MEASURES.items()}

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from loadgen.compare.arms import DEFAULT, FAITHFUL
-from loadgen.compare.tables import Pair, Result, against, best_native, by_load, told_apart
+from loadgen.compare.tables import (
+    Pair,
+    Result,
+    against,
+    best_native,
+    by_load,
+    shared,
+    told_apart,
+)
 from loadgen.sweep.intervals import Interval
 
 P99_TARGET = 0.75
@@ -15,11 +23,15 @@ HIT_TARGET = 1.2
 
 @dataclass(frozen=True)
 class Verdict:
-    """A question, its answer in words, and whether what was asked for is met."""
+    """A question, its answer in words, and whether what was asked for is met.
+
+    ``seeds``: how many the two arms in question both have; None for a question about all of them.
+    """
 
     question: str
     met: bool
     answer: str
+    seeds: int | None = None
 
 
 def verdicts(results: Iterable[Result]) -> list[Verdict]:
@@ -28,18 +40,20 @@ def verdicts(results: Iterable[Result]) -> list[Verdict]:
     found = []
     for load, arms in by_load(runs).items():
         best = best_native(arms)
-        if best is not None and (changes := against(arms, DEFAULT, best)) is not None:
-            found.append(
-                _ratio(load, best, "P99 TTFT", changes["P99 TTFT"], P99_TARGET, below=True)
-            )
-            found.append(
-                _ratio(load, best, "hit rate", changes["hit rate"], HIT_TARGET, below=False)
-            )
-        for other in ("sglang-fcfs", FAITHFUL):
-            if (changes := against(arms, DEFAULT, other)) is not None:
-                found.append(_beats(load, other, changes["P99 TTFT"]))
+        for other, ask in ((best, _ratios), ("sglang-fcfs", _beats), (FAITHFUL, _beats)):
+            changes = None if other is None else against(arms, DEFAULT, other)
+            if other is not None and changes is not None:
+                seeds = len(shared(arms[DEFAULT], arms[other]))
+                found += [replace(v, seeds=seeds) for v in ask(load, other, changes)]
     pairs = told_apart(runs)
     return [*found, _order(pairs)] if pairs else found
+
+
+def _ratios(load: float, best: str, changes: Mapping[str, Interval]) -> list[Verdict]:
+    return [
+        _ratio(load, best, "P99 TTFT", changes["P99 TTFT"], P99_TARGET, below=True),
+        _ratio(load, best, "hit rate", changes["hit rate"], HIT_TARGET, below=False),
+    ]
 
 
 def _ratio(
@@ -54,12 +68,15 @@ def _ratio(
     )
 
 
-def _beats(load: float, other: str, change: Interval) -> Verdict:
-    return Verdict(
-        f"{DEFAULT} beats {other} in P99 TTFT at {load:g} of the knee, by an interval without 0",
-        change.mean < 0 and change.excludes_zero,
-        f"{100 * change.mean:+.0f}%{_percents(change)}",
-    )
+def _beats(load: float, other: str, changes: Mapping[str, Interval]) -> list[Verdict]:
+    change = changes["P99 TTFT"]
+    return [
+        Verdict(
+            f"{DEFAULT} beats {other} in P99 TTFT at {load:g} of the knee, by an interval without 0",
+            change.mean < 0 and change.excludes_zero,
+            f"{100 * change.mean:+.0f}%{_percents(change)}",
+        )
+    ]
 
 
 def _order(pairs: list[Pair]) -> Verdict:

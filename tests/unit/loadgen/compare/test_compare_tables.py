@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from loadgen.compare.page import write_page
+from loadgen.compare.runs import RunDirectory
 from loadgen.compare.tables import best_native, by_load, tabulate, told_apart
 from loadgen.compare.verdicts import verdicts
 from loadgen.sweep.tables import Incomparable
@@ -36,6 +39,9 @@ def run(
         "throughput_rps": 4.0,
         "answered_in_arrival_period": 0.98,
         "machine_load": {"cores": 2, "own_cores": 1.5, "others_cores": 0.25},
+        "limits": {"pool_tokens": 5000, "max_running": 8},
+        "git_commit": "0" * 40,
+        "rows": {"ttft_s": [0.1, 0.2]},
     }
     if predicted is not None:
         told = {name: value * predicted / p99 for name, value in ttft.items()}
@@ -63,11 +69,65 @@ def test_runs_at_another_rate_are_refused() -> None:
         by_load([run("sglang-fcfs", 0, p99=2.0), run("prism", 0, p99=1.0, qps=4.0)])
 
 
-def test_only_seeds_that_every_arm_has_are_compared() -> None:
+def test_an_arm_of_fewer_seeds_shortens_only_the_pairs_that_it_is_in() -> None:
+    results = [
+        *three("sglang-fcfs", p99=2.0),
+        *three("k-lpm", p99=3.0)[:1],
+        *three("prism", p99=1.0),
+    ]
+    rows = {row.arm: row for row in tabulate(results, [])}
+    assert {arm: row.seeds for arm, row in rows.items()} == {
+        "sglang-fcfs": SEEDS,
+        "k-lpm": (0,),
+        "prism": SEEDS,
+    }
+    assert rows["sglang-fcfs"].ttft_p99_s.mean == pytest.approx(2.02)
+    assert rows["prism"].paired_seeds == SEEDS
+    assert rows["prism"].p99_change is not None
+    assert rows["prism"].p99_change.excludes_zero
+    assert rows["k-lpm"].paired_seeds == (0,)
+    assert rows["k-lpm"].p99_change == (pytest.approx(0.5), None, None)
+
+
+def test_a_ratio_is_over_the_seeds_that_both_arms_have() -> None:
+    slow = [run("prism", seed, p99=p99) for seed, p99 in ((1, 1.0), (2, 1.0), (3, 50.0))]
+    rows = {row.arm: row for row in tabulate([*three("sglang-fcfs", p99=2.0), *slow], [])}
+    assert rows["prism"].seeds == (1, 2, 3)
+    assert rows["prism"].paired_seeds == (1, 2)
+    assert rows["prism"].p99_change is not None
+    assert rows["prism"].p99_change.mean == pytest.approx(-0.5)
+
+
+def test_arms_that_share_no_seed_have_no_ratio() -> None:
+    others = [run("prism", seed, p99=1.0) for seed in (7, 8)]
+    rows = {row.arm: row for row in tabulate([*three("sglang-fcfs", p99=2.0), *others], [])}
+    assert rows["prism"].seeds == (7, 8)
+    assert rows["prism"].p99_change is None
+    assert verdicts([*three("sglang-fcfs", p99=2.0), *others]) == []
+
+
+def test_a_page_says_which_arm_has_which_seeds_where_they_differ(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
     results = [*three("sglang-fcfs", p99=2.0), *three("prism", p99=1.0)[:2]]
-    rows = tabulate(results, ["sglang-fcfs", "prism"])
-    assert [row.seeds for row in rows] == [(0, 1), (0, 1)]
-    assert rows[0].ttft_p99_s.mean == pytest.approx(2.01)
+    for result in results:
+        RunDirectory(tmp_path).write(
+            f"runs/{result['arm']['name']}.seed{result['seed']}.json", result
+        )
+    write_page(RunDirectory(tmp_path))
+    page = (tmp_path / "index.md").read_text()
+    assert "- at 0.9: `sglang-fcfs` 0, 1, 2; `prism` 0, 1" in page
+    asked = next(line for line in page.splitlines() if "prism beats sglang-fcfs" in line)
+    assert asked.split("|")[3].strip() == "2"
+    RunDirectory(tmp_path).write("runs/prism.seed2.json", run("prism", 2, p99=1.0))
+    write_page(RunDirectory(tmp_path))
+    assert "same seeds**" not in (tmp_path / "index.md").read_text()
+
+
+def test_the_best_native_arm_of_unlike_seeds_is_told_by_the_seeds_that_both_have() -> None:
+    """Seed 0 is the easy one: alone it would make the slower arm look the best."""
+    harder = [run("sglang-fcfs", seed, p99=2.0 if seed else 1.0) for seed in SEEDS]
+    arms = by_load([*harder, run("sglang-lpm", 0, p99=1.1)])[0.9]
+    assert best_native(arms) == "sglang-fcfs"
 
 
 def test_the_best_native_arm_is_the_one_of_the_lowest_p99() -> None:
