@@ -18,7 +18,7 @@ from prism_ray.placement.e2_params import PLUS, E2Params
 from prism_ray.placement.e2_report import report
 from prism_ray.placement.e2_rule import Rule
 from prism_ray.placement.e2_terms import Terms, cached_tokens
-from prism_ray.placement.forest import Forest, Match
+from prism_ray.placement.forest import Forest, Match, Use
 from prism_ray.placement.pace import Pace
 from prism_ray.placement.replication import Replication, key_node
 from prism_ray.scheduling import CacheView
@@ -141,10 +141,11 @@ class E2:
         placed.new_tokens = max(1, placed.prompt_tokens - cached_tokens)
         if path != placed.path:
             # The policy wrote it in another order than it would have when it was placed.
-            use = placed.use
-            self.forest.undo(use)
+            before = placed.use
             placed.path = path
-            placed.use = self.forest.use(path, use.shelf.replica, now_s, use.cost_s, use.decode_s)
+            placed.use = self.forest.use(path, book.replica, now_s, before.cost_s, before.decode_s)
+            book.count(placed.use)
+            self._undo(before)
         if self.params.replicate:
             node = key_node(placed.use.node)
             whole_s = self.costs.fit.time.seconds(node.end_tokens, node.end_tokens)
@@ -220,9 +221,16 @@ class E2:
             book.decoding -= 1
         else:
             book.settle(placed.prefill_s)
-        if not ran and placed.use.live:
-            self.forest.undo(placed.use)
-            book.discount(placed.use)
+        if not ran:
+            self._undo(placed.use)
+
+    def _undo(self, use: Use) -> None:
+        """The use is no load, unless it expired and is none already."""
+        book = self._books.by_name[use.shelf.replica]
+        assert isinstance(book, E2Book)
+        if use.live:
+            self.forest.undo(use)
+            book.discount(use)
 
     def _expire(self, now_s: float) -> None:
         for use in self.forest.expire(now_s):

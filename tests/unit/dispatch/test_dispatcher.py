@@ -19,7 +19,7 @@ from prism_ray.model import (
     Skeleton,
     Ticket,
 )
-from prism_ray.placement import make_placement
+from prism_ray.placement import Path, make_placement
 from prism_ray.placement.e2 import E2
 from prism_ray.policies import make_scheduler
 
@@ -315,6 +315,7 @@ class Books(RuleBasedStateMachine):
 
     policy = "qas"
     placement = "least-loaded"
+    capacity = CAPACITY
 
     def __init__(self) -> None:
         super().__init__()
@@ -332,7 +333,7 @@ class Books(RuleBasedStateMachine):
 
     @rule(replica=st.sampled_from(["r1", "r2"]), incarnation=st.sampled_from(["i1", "i2"]))
     def join(self, replica: str, incarnation: str) -> None:
-        self.left += len(self.d.join(replica, incarnation, CAPACITY))
+        self.left += len(self.d.join(replica, incarnation, self.capacity))
 
     @rule(replica=st.sampled_from(["r1", "r2"]))
     def leave(self, replica: str) -> None:
@@ -406,6 +407,36 @@ class E2PlusBooks(Books):
     placement = "e2+"
 
 
+class Rewriting(E2):
+    """E2 whose requests are all sent in another order than they were placed with."""
+
+    def sent(self, request_id: str, path: Path, cached_tokens: int, now_s: float) -> None:
+        super().sent(request_id, path[::-1], cached_tokens, now_s)
+
+
+class RewritingE2Books(Books):
+    """One request at a time and steps beyond E2's window: many are rewritten when their use expired."""
+
+    policy = "fcfs"
+    capacity = ReplicaCapacity(pool_tokens=10_000, max_running=1, prefill_ahead_tokens=1_000)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.d = Dispatcher(make_scheduler(self.policy, {}), Rewriting(), epoch="e1")
+        self.d.join("r1", "i1", self.capacity)
+
+    @rule()
+    def the_next_is_sent_after_the_window(self) -> None:
+        self.run_round()
+        self.now += 200.0
+        self.submit("z", at_head=False)
+        self.run_round()
+        for replica, seat in self.d.seats.items():
+            for name in list(seat.sent):
+                self.left += self.d.completed(replica, done(name))
+        self.run_round()
+
+
 class LpmCacheAwareBooks(Books):
     policy = "lpm"
     placement = "cache-aware"
@@ -423,11 +454,12 @@ class HashBooks(Books):
 TestBooks = Books.TestCase
 TestFcfsBooks = FcfsBooks.TestCase
 TestE2Books = E2Books.TestCase
+TestRewritingE2Books = RewritingE2Books.TestCase
 TestE2PlusBooks = E2PlusBooks.TestCase
 TestLpmCacheAwareBooks = LpmCacheAwareBooks.TestCase
 TestAffinityBooks = AffinityBooks.TestCase
 TestHashBooks = HashBooks.TestCase
-for machine in (TestBooks, TestFcfsBooks, TestE2Books):
+for machine in (TestBooks, TestFcfsBooks, TestE2Books, TestRewritingE2Books):
     machine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 for machine in (TestE2PlusBooks, TestLpmCacheAwareBooks, TestAffinityBooks, TestHashBooks):
     machine.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
