@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -9,6 +8,8 @@ import pytest
 from prism_ray.dispatch import Refusal
 from prism_ray.model import Demand, DemandTable, Plan, PlanEntry
 from prism_ray.serving.plan_gate import EntryKey, GateBroken, NotYourTurn, PlanGate
+
+pytestmark = pytest.mark.virtual_time
 
 
 class Bench:
@@ -25,7 +26,7 @@ class Bench:
             owed_tokens=lambda: self.owed,
             on_void=lambda key, reason: self.voided.append((key, reason)),
             on_broken=self.broken.append,
-            clock=time.monotonic,
+            clock=asyncio.get_running_loop().time,
         )
 
     def plan(self, *names: str, version: int = 1, epoch: str = "e") -> None:
@@ -156,16 +157,19 @@ class TestPlanGate:
     async def test_patience_grows_with_the_lag_of_recent_bodies(self) -> None:
         bench = Bench(body_wait_s=0.005)
         bench.gate.start()
-        sent_back = 0
+        sent_back: list[bool] = []
         for number in range(8):
             late, prompt = f"late{number}", f"prompt{number}"
             bench.plan(late, prompt, version=number + 1)
             results = await asyncio.gather(
                 bench.body(late, delay_s=0.02), bench.body(prompt), return_exceptions=True
             )
-            sent_back += isinstance(results[0], NotYourTurn)
-        assert sent_back <= 4
-        assert bench.order[-2:] == ["late7", "prompt7"]
+            sent_back.append(isinstance(results[0], NotYourTurn))
+        # After 5 ms, after 12.8 ms; the third is given 21.
+        assert sent_back == [True] * 2 + [False] * 6
+        assert bench.voided == [(("e", f"late{n}", 0), Refusal.LATE_BODY) for n in range(2)]
+        kept = [name for n in range(2, 8) for name in (f"late{n}", f"prompt{n}")]
+        assert bench.order == ["prompt0", "prompt1", *kept]
         await bench.gate.stop()
 
     async def test_a_late_body_is_waited_for_while_no_other_could_go(self) -> None:
