@@ -33,9 +33,12 @@ LOADS = (0.9, 1.2)
 SEEDS = 5
 QUICK_SEEDS = 3
 QUICK_REQUESTS = 100
+QUICK_BUDGET_S = 1500.0
+"""The last run, the page and what is predicted come on top: half an hour in all."""
 PROFILE = "profile.json"
 KNEE = "knee.json"
 WHERE = "where.json"
+CALLS = "calls.json"
 SETTING = "setting.json"
 
 
@@ -63,7 +66,9 @@ class Plan:
 @click.command("compare")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default="comparison")
 @click.option(
-    "--quick", is_flag=True, help="Fewer arms, seeds and requests: half an hour on 2 cores."
+    "--quick",
+    is_flag=True,
+    help="Fewer arms, seeds and requests, and a budget: half an hour on 2 cores.",
 )
 @click.option(
     "--engine",
@@ -93,7 +98,11 @@ class Plan:
 @click.option(
     "--room", type=click.IntRange(1), help="Engines up at once.  [default: as memory has]"
 )
-@click.option("--budget-s", type=float, help="Begin no run after so long; the next call goes on.")
+@click.option(
+    "--budget-s",
+    type=float,
+    help="Begin no run after so long; the next call goes on.  [quick: 1500]",
+)
 @click.option(
     "--contextpilot",
     "contextpilot_python",
@@ -125,6 +134,9 @@ def compare(
     The same prompts, arrivals and pool for all; one JSON a run in DIR/runs. A comparison that was
     stopped is taken up where it was: give the same options again.
     """
+    began_s = time.monotonic()
+    if budget_s is None:
+        budget_s = QUICK_BUDGET_S if quick else float("inf")
     with _plainly():
         directory = RunDirectory(out)
         if not report_only:
@@ -147,11 +159,12 @@ def compare(
                 sorted(loads),
                 range(seeds or (QUICK_SEEDS if quick else SEEDS)),
                 room,
-                time.monotonic() + (float("inf") if budget_s is None else budget_s),
+                began_s + budget_s,
                 replicas,
                 contextpilot_python or sys.executable,
             )
-            measure(plan, knee_qps)
+            left = measure(plan, knee_qps)
+            note_call(directory, time.monotonic() - began_s, left)
         finish(directory)
 
 
@@ -178,8 +191,8 @@ def _knee_arms(chosen: Sequence[Arm], quick: bool) -> Sequence[Arm]:
     return native[:1] if quick else [arm for arm in native if arm.refresh]
 
 
-def measure(plan: Plan, knee_qps: float | None = None) -> None:
-    """Everything that is not in the directory yet, until the plan is over."""
+def measure(plan: Plan, knee_qps: float | None = None) -> int:
+    """Everything that is not in the directory yet, until the plan is over; how many runs are left."""
     directory = plan.directory
     setting = {
         "machine": plan.machine.to_json(),
@@ -193,9 +206,10 @@ def measure(plan: Plan, knee_qps: float | None = None) -> None:
         knee = _knee(plan, lab, knee_qps)
         todo = list(steps(plan.arms, plan.loads, plan.seeds, knee))
         missing = [step for step in todo if not directory.has(step)]
+        left = 0
         for number, step in enumerate(missing, len(todo) - len(missing) + 1):
             if plan.over:
-                click.echo(f"{len(todo) - number + 1} runs are left for another call", err=True)
+                left = len(todo) - number + 1
                 break
             result = lab.run(step)
             directory.keep(step, result)
@@ -203,6 +217,15 @@ def measure(plan: Plan, knee_qps: float | None = None) -> None:
     _profile(plan, knee)
     _where(plan, knee)
     _predict(plan)
+    return left
+
+
+def note_call(directory: RunDirectory, elapsed_s: float, left: int) -> None:
+    """Keep and print how long this call measured, and how many runs are left for another one."""
+    calls = (directory.read(CALLS) or {"calls": []})["calls"]
+    directory.write(CALLS, {"calls": [*calls, {"elapsed_s": round(elapsed_s), "runs_left": left}]})
+    rest = f"; {left} runs are left for another call" if left else ""
+    click.echo(f"measured for {elapsed_s / 60:.1f} minutes{rest}", err=True)
 
 
 def _knee(plan: Plan, lab: Lab, knee_qps: float | None) -> float:

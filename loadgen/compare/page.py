@@ -46,6 +46,7 @@ def write_page(directory: RunDirectory, intro: str = "") -> None:
     parts = [
         "# SGLang's policies and ours on the real engine",
         _made(setting, knee, results),
+        _calls((directory.read("calls.json") or {"calls": []})["calls"]),
         intro.strip(),
         "## Figures",
         _NOTE,
@@ -88,13 +89,27 @@ def _made(setting: Mapping[str, Any], knee: Mapping[str, Any], results: Sequence
         f"{results[0]['limits']['max_running']} requests run at a time",
     ]
     if knee:
-        lines.append(
-            f"- knee: {knee['qps']:.2f} requests/s, 97% of what the best of SGLang's policies "
-            f"({knee['arm']}) answers when all requests wait from the start (`knee.json`)"
-            if knee["tried"]
-            else f"- knee: {knee['qps']:.2f} requests/s, given"
-        )
+        lines.append(f"- knee: {knee['qps']:.2f} requests/s, {_knee(knee)}")
     return lines[0] + "\n\n" + "\n".join(lines[1:])
+
+
+def _knee(knee: Mapping[str, Any]) -> str:
+    tried = [f"`{run['arm']}`" for run in knee["tried"]]
+    if not tried:
+        return "given"
+    who = tried[0] if len(tried) == 1 else f"the best of {', '.join(tried)} (`{knee['arm']}`)"
+    alone = "; no other arm was tried" if len(tried) == 1 else ""
+    return f"97% of what {who} answers when all requests wait from the start (`knee.json`){alone}"
+
+
+def _calls(calls: Sequence[Mapping[str, Any]]) -> str:
+    """How long was measured, and what a budget left out."""
+    if not calls:
+        return ""
+    minutes = sum(call["elapsed_s"] for call in calls) / 60
+    text = f"Measured for {minutes:.0f} minutes in {len(calls)} call{'s' * (len(calls) > 1)}."
+    left = calls[-1]["runs_left"]
+    return text + (f" **{left} runs are left** for another call." if left else "")
 
 
 def _mean(results: Sequence[Result], name: str) -> float:

@@ -95,6 +95,67 @@ def test_a_budget_that_is_spent_begins_no_run_and_the_next_call_goes_on(plan: Pl
     assert len(SimulatedLab.ran) == 4
 
 
+def test_quick_has_a_budget_whole_seeds_come_first_and_the_page_says_how_long_it_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    now_s = [0.0]
+
+    class Slow(SimulatedLab):
+        """Every run takes 100 s, and so does the search for the knee."""
+
+        def run(self, step: Step) -> dict[str, Any]:
+            now_s[0] += 100.0
+            return super().run(step)
+
+    host = Machine("test", "nowhere", True, {}, True, WORKLOAD, profile=PROFILE)
+    monkeypatch.setattr(command, "Lab", Slow)
+    monkeypatch.setattr(SimulatedLab, "ran", [])
+    monkeypatch.setattr(command, "machine", lambda source: host)
+    monkeypatch.setattr("loadgen.compare.command.time.monotonic", lambda: now_s[0])
+    asked = ["--out", str(tmp_path), "--quick", "--knee", "60", "--load", "1"]
+    arms = ["--arm", "sglang-fcfs", "--arm", "prism"]
+    done = CliRunner().invoke(command.compare, [*asked, *arms, "--seeds", "9"])
+    assert done.exit_code == 0, done.output
+    assert "measured for 25.0 minutes; 3 runs are left for another call" in done.output
+    assert {name.split("seed")[1] for name in SimulatedLab.ran[:14]} == {
+        f"{n}.json" for n in range(7)
+    }
+    page = (tmp_path / "index.md").read_text()
+    assert "Measured for 25 minutes in 1 call. **3 runs are left**" in page
+    done = CliRunner().invoke(command.compare, [*asked, *arms, "--seeds", "9"])
+    assert "Measured for 30 minutes in 2 calls." in (tmp_path / "index.md").read_text()
+    assert "are left" not in done.output
+    assert len(SimulatedLab.ran) == 18
+    slow = CliRunner().invoke(
+        command.compare, ["--out", str(tmp_path / "all"), *asked[3:], *arms, "--seeds", "9"]
+    )
+    assert "measured for 30.0 minutes" in slow.output, "only --quick has a budget of its own"
+
+
+@pytest.mark.parametrize(
+    ("tried", "says"),
+    [
+        (["sglang-fcfs"], "what `sglang-fcfs` answers when all requests wait from the start"),
+        (
+            ["sglang-fcfs", "sglang-lpm"],
+            "what the best of `sglang-fcfs`, `sglang-lpm` (`sglang-lpm`) answers",
+        ),
+    ],
+)
+def test_the_page_says_by_which_arms_the_knee_was_found(
+    plan: Plan, tried: list[str], says: str
+) -> None:
+    pytest.importorskip("matplotlib")
+    measure(plan, knee_qps=60.0)
+    runs = [{"arm": arm, "throughput_rps": 1.0} for arm in tried]
+    plan.directory.write("knee.json", {"qps": 60.0, "arm": tried[-1], "tried": runs})
+    finish(plan.directory)
+    page = (plan.directory.path / "index.md").read_text()
+    assert says in page
+    assert ("no other arm was tried" in page) is (len(tried) == 1)
+
+
 def test_every_run_gets_the_prediction_of_its_own_arrivals(plan: Plan) -> None:
     measure(plan, knee_qps=60.0)
     for result in plan.directory.runs():
