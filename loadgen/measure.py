@@ -171,8 +171,9 @@ def _check_same(file: Path, planned: Sequence[PlannedRequest]) -> None:
 
 def _line(load: Load) -> str:
     if load.means is None:
-        return f"{load.label}: saturated ({load.points[-1].saturation.reason})"
-    shown = [f"{load.label}:"]
+        return f"{load.label}: saturated ({load.reason})"
+    untold = "" if load.told else f" saturation not told ({load.reason}),"
+    shown = [f"{load.label}:{untold}"]
     for name, word in (("ttft_p50_s", "TTFT P50"), ("ttft_p99_s", "P99"), ("tpot_mean_s", "TPOT")):
         if name in load.means:
             shown.append(f"{word} {1000 * load.means[name][0]:.1f} ms")

@@ -16,12 +16,12 @@ _OF_SPREAD = ("mean", "p50", "p90", "p95", "p99", "max")
 
 
 def write_points(points: Sequence[Point], path: Path) -> None:
-    """One line a run; figures of saturated runs stand there, and are marked."""
-    past = {load.load: load.saturated for load in loads(points)}
+    """One line a run; figures of saturated runs stand there, and are marked; empty: could not be told."""
+    past = {load.load: load.saturated if load.told else None for load in loads(points)}
     _write(path, [_point(p, past[p.load]) for p in points])
 
 
-def _point(point: Point, past: bool) -> dict[str, Any]:
+def _point(point: Point, past: bool | None) -> dict[str, Any]:
     summary = point.summary
     goodput = summary["goodput"] or {}
     line: dict[str, Any] = {

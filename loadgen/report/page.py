@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader
 from loadgen.metrics import TTFT_TERMS, late_warning
 from loadgen.report.csv_files import write_points, write_requests
 from loadgen.report.plots import draw
-from loadgen.report.points import Point, dig, loads, to_json
+from loadgen.report.points import Load, Point, dig, loads, to_json
 from loadgen.slo import Slo
 
 
@@ -32,7 +32,7 @@ def write_report(points: Sequence[Point], directory: Path) -> Path:
 def render(points: Sequence[Point], result: dict[str, Any]) -> str:
     """The page; ``result`` is the points' ``to_json``."""
     by_load = loads(points)
-    past = {load.load: load.saturated for load in by_load}
+    of_load = {load.load: load for load in by_load}
     started = min(p.record.started_unix_s for p in points)
     environment = Environment(
         loader=PackageLoader("loadgen.report", "."), autoescape=True, trim_blocks=True
@@ -43,7 +43,7 @@ def render(points: Sequence[Point], result: dict[str, Any]) -> str:
         started=datetime.fromtimestamp(started, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         unit="requests/s" if points[0].rate is not None else "clients",
         slo=_slo(points[0].slo),
-        rows=[_row(p, past[p.load]) for p in points],
+        rows=[_row(p, of_load[p.load]) for p in points],
         groups=list(_groups(points)),
         warnings=[f"{p.label}: {w}" for p in points if (w := late_warning(p.summary)) is not None],
         plots=draw(by_load),
@@ -56,7 +56,7 @@ def _slo(slo: Slo | None) -> str:
     return ", ".join(f"{named[k]} ≤ {v:g} s" for k, v in limits.items() if v is not None)
 
 
-def _row(point: Point, past: bool) -> dict[str, Any]:
+def _row(point: Point, load: Load) -> dict[str, Any]:
     summary = point.summary
     cells = [str(point.seed), f"{summary['outcomes'].get('answered', 0)} of {summary['requests']}"]
     cells.append(_number(summary["answered_per_s"]))
@@ -82,7 +82,8 @@ def _row(point: Point, past: bool) -> dict[str, Any]:
         "load": f"{point.load:g}",
         "seed": point.seed,
         "cells": cells,
-        "past": past,
+        "past": load.saturated,
+        "told": load.told,
         "reason": point.saturation.reason,
         "errors": errors,
     }

@@ -120,11 +120,25 @@ class Point:
 
 @dataclass(frozen=True)
 class Load:
-    """The points of one load, one a seed. ``saturated``: any of them is, or one at a lower load was."""
+    """The points of one load, one a seed. ``saturated``: any of them is, or one at a lower load was.
+
+    ``told``: whether all of its points could say so, or one at a lower load did.
+    """
 
     load: float
     points: tuple[Point, ...]
     saturated: bool
+
+    @cached_property
+    def told(self) -> bool:
+        return self.saturated or all(p.saturation.saturated is not None for p in self.points)
+
+    @property
+    def reason(self) -> str:
+        """Why the load counts as saturated, as not, or as neither, in words."""
+        verdict = None if not self.told else self.saturated
+        found = (p.saturation for p in self.points if p.saturation.saturated is verdict)
+        return next((s.reason for s in found), "a lower load was saturated")
 
     @property
     def label(self) -> str:
@@ -195,18 +209,20 @@ def to_json(points: Sequence[Point]) -> dict[str, Any]:
     """The whole measurement, JSON-ready."""
     config = dict(points[0].record.config)
     by_load = loads(points)
-    kept = [load.load for load in by_load if not load.saturated]
+    below = [load.load for load in by_load if load.told and not load.saturated]
     return {
         "source": config.get("source"),
         "base_url": config.get("base_url"),
         "commit": config.get("commit"),
         "notes": list(config.get("notes") or ()),
         "slo": points[0].slo.to_json() if points[0].slo else None,
-        "highest_load_below_saturation": max(kept, default=None),
+        "highest_load_below_saturation": max(below, default=None),
+        "loads_not_told": [load.load for load in by_load if not load.told],
         "loads": [
             {
                 "load": load.load,
-                "saturated": load.saturated,
+                "saturated": load.saturated if load.told else None,
+                "reason": load.reason,
                 "means": None
                 if load.means is None
                 else {

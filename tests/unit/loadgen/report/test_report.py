@@ -13,8 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from loadgen.cli import main
+from loadgen.measure import _line
 from loadgen.report.page import write_report
-from loadgen.report.points import Unequal, loads, read_points
+from loadgen.report.points import Unequal, loads, read_points, to_json
 from loadgen.rows import Outcome, PlannedRequest, RequestRow, RunRecord
 from loadgen.slo import Slo
 
@@ -84,6 +85,47 @@ def test_from_the_first_saturated_load_on_nothing_is_averaged(directory: Path) -
     assert means["ttft_p50_s"][0] == pytest.approx(0.1)
     assert means["ttft_p50_s"][1] == pytest.approx(0.0)
     assert means["goodput_share"][0] == 1.0
+
+
+def test_a_load_says_why_its_own_saturated_run_was_and_not_what_another_seed_saw(
+    tmp_path: Path,
+) -> None:
+    for seed in (0, 1):
+        write(tmp_path, 20.0, 0.0 if seed else 0.9, seed)
+        write(tmp_path, 40.0, 0.0, seed)
+    low, high = loads(read_points(tmp_path))
+    assert low.reason == low.points[0].saturation.reason != low.points[1].saturation.reason
+    assert _line(low) == f"20 requests/s: saturated ({low.points[0].saturation.reason})"
+    assert high.reason == "a lower load was saturated"
+
+
+def test_a_load_whose_runs_are_too_short_is_not_told_and_not_below_saturation(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("matplotlib")
+    for at, warm_up in ((10.0, 10), (20.0, 98)):
+        for seed in (0, 1):
+            write(tmp_path, at, 0.0, seed, warm_up_requests=warm_up)
+    points = read_points(tmp_path)
+    assert [(load.saturated, load.told) for load in loads(points)] == [
+        (False, True),
+        (False, False),
+    ]
+    result = to_json(points)
+    assert result["highest_load_below_saturation"] == 10.0
+    assert result["loads_not_told"] == [20.0]
+    assert [load["saturated"] for load in result["loads"]] == [False, None]
+    assert "saturation not told (too short to tell)" in _line(loads(points)[1])
+    text = write_report(points, tmp_path).read_text()
+    assert "Not told, as the runs are too short: 20.0 requests/s." in text
+    assert text.count("20 (not told)") == 2
+    with (tmp_path / "points.csv").open(newline="") as file:
+        assert [r["saturated"] for r in csv.DictReader(file)] == ["False", "False", "", ""]
+    for file_name in ("rate10-seed0.run.json", "rate10-seed1.run.json"):
+        (tmp_path / file_name).unlink()
+    page = write_report(read_points(tmp_path), tmp_path).read_text()
+    assert "Every load was saturated" not in page
+    assert "Highest load below" not in page
 
 
 def test_warm_up_counts_for_bounds_and_for_nothing_else(directory: Path) -> None:
