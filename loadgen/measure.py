@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import click
 from loadgen.arrivals import ARRIVALS
 from loadgen.checkout import git_commit
 from loadgen.report.page import write_report
-from loadgen.report.points import Load, loads, read_points
+from loadgen.report.points import Load, differing, loads, read_points
 from loadgen.rows import PlannedRequest, RunRecord, hash_arrivals, hash_prompts
 from loadgen.run import fire_record, flush_or_fail, jsonable, target_options
 from loadgen.slo import Slo
@@ -111,6 +111,7 @@ def measure(
         "warm_up_requests": int(warm_up * len(loaded.requests)),
         "machine_load_before": os.getloadavg()[0],
     }
+    _check_told_same(out, config)
     for plan in _plans(rates, clients, seeds):
         file = out / f"{plan.label}.run.json"
         planned = _planned(loaded, plan, arrivals)
@@ -156,6 +157,21 @@ def _planned(source: Source, plan: Plan, arrivals: str) -> list[PlannedRequest]:
         return schedule(source.requests, arrivals, plan.rate, plan.seed)
     except ValueError as error:
         raise click.ClickException(str(error)) from error
+
+
+def _check_told_same(out: Path, config: Mapping[str, Any]) -> None:
+    """ClickException if the directory has runs of another server, warm-up, SLO, …"""
+    for file in sorted(out.glob("*.run.json")):
+        other = differing(config, RunRecord.read(file).config)
+        if other:
+            hint = (
+                "; another SLO for the same runs: prism-loadgen report --slo"
+                if "slo" in other
+                else ""
+            )
+            raise click.ClickException(
+                f"{file} was told another {', '.join(other)}: choose another directory{hint}"
+            )
 
 
 def _check_same(file: Path, planned: Sequence[PlannedRequest]) -> None:

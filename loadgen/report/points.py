@@ -34,6 +34,10 @@ AVERAGED = {
 """What is averaged over seeds: name -> where it is in a summary."""
 
 
+SHARED = ("base_url", "flush", "warm_up", "slo", "arrivals", "timeout_s", "pool_tokens")
+"""Options that the runs of a directory have in common, beside their prompts."""
+
+
 class Unequal(ValueError):
     """Run files of one directory that did not ask the same."""
 
@@ -174,17 +178,29 @@ def dig(summary: Mapping[str, Any], path: Sequence[str]) -> float | None:
 def read_points(directory: Path, slo: Slo | None = None) -> list[Point]:
     """All run files (``*.run.json``) by load and seed, with ``slo`` or the one of their run.
 
-    ValueError where there is none; Unequal where they asked different prompts, or mix loops.
+    ValueError where there is none; Unequal where they asked different prompts or were told different
+    options, or mix loops.
     """
     records = [RunRecord.read(path) for path in sorted(directory.glob("*.run.json"))]
     if not records:
         raise ValueError(f"{directory} holds no run files (*.run.json)")
     if len({r.prompts_sha256 for r in records}) > 1:
         raise Unequal(f"the runs in {directory} asked different prompts")
+    for record in records:
+        other = differing(record.config, records[0].config, () if slo is None else ("slo",))
+        if other:
+            raise Unequal(f"the runs in {directory} differ in their {', '.join(other)}")
     points = [Point(r, slo or _slo_of(r)) for r in records]
     if len({p.rate is None for p in points}) > 1:
         raise Unequal(f"{directory} mixes open and closed loops")
     return sorted(points, key=lambda p: (p.load, p.seed))
+
+
+def differing(
+    one: Mapping[str, Any], other: Mapping[str, Any], but: Sequence[str] = ()
+) -> list[str]:
+    """Which of the ``SHARED`` options two runs' configs disagree in."""
+    return [name for name in SHARED if name not in but and one.get(name) != other.get(name)]
 
 
 def _slo_of(record: RunRecord) -> Slo | None:

@@ -7,7 +7,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from click.testing import CliRunner
@@ -225,12 +225,54 @@ class TestMeasure:
         assert (first.rate, second.rate) == (100.0, 200.0)
         assert set(first.bounds) == {"b0", "b1"}
         assert first.summary["requests"] == 10
-        again = self.invoke(peer, tmp_path, "--rate", 100, "--rate", 200)
-        assert again.exit_code == 0
+        again = self.invoke(peer, tmp_path, "--rate", 100, "--rate", 200, "--slo", "e2e=60")
+        assert again.exit_code == 0, again.output
         assert len(peer.bodies) == 24
-        other = self.invoke(peer, tmp_path, "--rate", 100, "--trace-seed", 1)
+        other = self.invoke(peer, tmp_path, "--rate", 100, "--trace-seed", 1, "--slo", "e2e=60")
         assert other.exit_code == 1
         assert "asked something else" in other.output
+
+    @pytest.mark.parametrize(
+        ("option", "name"),
+        [
+            (("--base-url", "http://127.0.0.1:9"), "base_url"),
+            (("--no-flush",), "flush"),
+            (("--warm-up", 0.5), "warm_up"),
+            (("--slo", "e2e=1"), "slo"),
+            (("--arrivals", "constant"), "arrivals"),
+            (("--timeout-s", 5), "timeout_s"),
+            (("--pool-tokens", 5000), "pool_tokens"),
+        ],
+    )
+    def test_a_directory_takes_no_runs_that_were_told_otherwise_at_any_load(
+        self, peer: Any, tmp_path: Path, option: tuple[object, ...], name: str
+    ) -> None:
+        pytest.importorskip("matplotlib")
+        write(tmp_path, 5.0, 0.0, 0, **{**self.TOLD, "base_url": peer.url})
+        result = self.invoke(peer, tmp_path, "--rate", 200, *option)
+        assert result.exit_code == 1
+        assert f"was told another {name}: choose another directory" in result.output
+        assert ("report --slo" in result.output) is (name == "slo")
+        assert (peer.flushes, peer.bodies) == (0, [])
+
+    TOLD: ClassVar[dict[str, Any]] = {
+        "flush": True,
+        "warm_up": 0.2,
+        "slo": None,
+        "arrivals": "poisson",
+        "timeout_s": 600.0,
+        "pool_tokens": None,
+    }
+
+    def test_a_mixed_directory_has_no_report(self, tmp_path: Path) -> None:
+        write(tmp_path, 5.0, 0.0, 0, warm_up=0.2)
+        write(tmp_path, 10.0, 0.0, 0, warm_up=0.5, slo=Slo(ttft_s=9.0).to_json())
+        with pytest.raises(Unequal, match="differ in their warm_up, slo"):
+            read_points(tmp_path)
+        write(tmp_path, 10.0, 0.0, 0, warm_up=0.2, slo=Slo(ttft_s=9.0).to_json())
+        with pytest.raises(Unequal, match="differ in their slo"):
+            read_points(tmp_path)
+        assert len(read_points(tmp_path, Slo(ttft_s=1.0))) == 2
 
     def test_clients_instead_of_rates(self, peer: Any, tmp_path: Path) -> None:
         pytest.importorskip("matplotlib")
