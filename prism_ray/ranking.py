@@ -216,7 +216,10 @@ class RankedRound:
         if offered is None or offered[0].waiting.id in self._taken:
             ranking = self._rankings.get(replica)
             if ranking is None:
-                ranking = self._policy.rank(replica, self._caches[replica], self._queues[replica])
+                queue = self._queues[replica]
+                if self._taken:
+                    queue = [waiting for waiting in queue if waiting.id not in self._taken]
+                ranking = self._policy.rank(replica, self._caches[replica], queue)
                 self._rankings[replica] = ranking
             offer = ranking.first(self._taken)
             offered = self._offers[replica] = None if offer is None else (offer, _pick(offer))

@@ -9,6 +9,7 @@ from typing import Generic, NamedTuple
 from prism_ray.dart.anchors import PathKey
 from prism_ray.dart.demand import DemandState
 from prism_ray.dart.protection import A, AnchoredTree, ProtectionSet
+from prism_ray.dart.retention import CONTINUED
 from prism_ray.model import DemandTable
 
 
@@ -93,6 +94,8 @@ class RetentionControl(Generic[A]):
         return Counter(key for keys in self._waiting.values() for key in keys)
 
     def _forget_keys(self, keys: Sequence[bytes]) -> None:
+        if CONTINUED in keys:  # no node's own row, but the key of every private one rests on it
+            self._tree.rekey(tuple(self._tree.evictable()))
         for key in keys:
             self._tree.rekey(self._tree.index.nodes_of(key))
         self._stale = self._stale or bool(keys)

@@ -31,6 +31,9 @@ class AnchoredTree(Protocol[A]):
 
     index: OwnerIndex[A]
 
+    def evictable(self) -> Iterable[A]:
+        """The leaves that could go now."""
+
     def rekey(self, nodes: Iterable[A]) -> None:
         """The keys of these nodes have changed."""
 

@@ -182,7 +182,7 @@ class DartTreeCore(UnifiedTreeCore):  # type: ignore[misc]
                 position, node = child.end, child
         result.last_device_node = node.id
         self.inserted_tokens = max(self.inserted_tokens, end)
-        self.leaves.compact(len(self._node_arena), lambda: self._leaves_in_order())
+        self.leaves.compact(len(self._node_arena), lambda: self.evictable())
         # What the tree had already and the request computed again is the request's to give back.
         twice = value[params.prev_prefix_len : result.prefix_len]
         actions = [FreeDeviceKV([twice])] if len(twice) else []
@@ -236,7 +236,8 @@ class DartTreeCore(UnifiedTreeCore):  # type: ignore[misc]
         self.index.change_owner(node, owner, span_start)
         self.rekey((node,))
 
-    def _leaves_in_order(self) -> list[DartNode]:
+    def evictable(self) -> list[DartNode]:
+        """The leaves that could go now, in the order in which they were made."""
         return sorted(self.evictable_device_leaves, key=lambda node: node.serial)
 
     # Looking

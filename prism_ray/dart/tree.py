@@ -226,6 +226,10 @@ class RadixTree:
     def _child_key(self, pieces: tuple[Piece, ...]) -> ChildKey:
         return first_pieces(pieces, self._page)
 
+    def evictable(self) -> Iterator[Node]:
+        """The leaves that nobody uses, in the order in which they came to be so."""
+        return iter(self._leaves)
+
     def rekey(self, nodes: Iterable[Node]) -> None:
         """Evaluate the keys of ``nodes`` again: what the strategy knows about them has changed."""
         for node in nodes:

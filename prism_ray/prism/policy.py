@@ -88,6 +88,7 @@ class Prism(QueuePolicy):
         self._computed += sum(planned.uncached_tokens for planned in ranking.taken)
         for offer in batch:
             self.on_cancel(offer.waiting)
+        known.ranking = None
 
     def on_forget(self, replica: str) -> None:
         self._replicas.pop(replica, None)
@@ -106,8 +107,10 @@ class Prism(QueuePolicy):
             )
         known.tree.begin(cache)
         window = list(islice(queue, self.params.window_max))
-        self._plan(known.tree, window)
-        planned = [self._planned(known.tree, cache, waiting) for waiting in window]
+        orders = self._plan(known.tree, window)
+        planned = [
+            self._planned(known.tree, cache, waiting, orders.get(waiting.id)) for waiting in window
+        ]
         backlog = sum(p.uncached_tokens for p in planned)
         latest = self._computed - self.params.overdue_after_tokens - backlog
         overdue = [p for p in planned if self._arrived[p.waiting.id] < latest]
@@ -140,7 +143,7 @@ class Prism(QueuePolicy):
         rows: dict[bytes, Demand] = {}
         if ranking.conversations:
             rows[CONTINUED] = Demand(CONTINUED, 1.0)
-        for position, planned in enumerate(ranking.positions()):
+        for position, planned in enumerate(ranking.positions(self._taken_elsewhere(replica))):
             for place in resident_places(tree, planned):
                 if place.key not in rows:
                     rows[place.key] = Demand(place.key, 1.0, position)
@@ -169,28 +172,38 @@ class Prism(QueuePolicy):
             },
         }
 
-    def _plan(self, tree: PlaceTree, window: list[Waiting]) -> None:
-        """Settle the orders of those that have something to choose."""
+    def _plan(self, tree: PlaceTree, window: list[Waiting]) -> dict[str, Order]:
+        """The orders of those that have something to choose, by request."""
         if not self.params.plan:
-            return
+            return {}
         movable = [(w, Walker(shape)) for w in window if (shape := self._shapes[w.id]).movable]
         planner = Planner(tree, self._asked_for, share=self.params.share)
         planner.plan(walker for _, walker in movable)
-        for waiting, walker in movable:
-            order = tuple(walker.order)
-            if order != waiting.order:
-                waiting.order = order
-                waiting.path = waiting.ticket.skeleton.path(order)
+        return {waiting.id: tuple(walker.order) for waiting, walker in movable}
+
+    def _taken_elsewhere(self, replica: str) -> set[str]:
+        """Requests that the round being closed gives to other replicas."""
+        return {
+            planned.waiting.id
+            for name, known in self._replicas.items()
+            if name != replica and known.ranking is not None
+            for planned in known.ranking.taken
+        }
 
     def _asked_for(self, choice: Choice) -> float:
         return self._popularity.of(choice.segment)
 
-    def _planned(self, tree: PlaceTree, cache: CacheView, waiting: Waiting) -> Planned:
-        planned = Planned(waiting, self._shapes[waiting.id])
+    def _planned(
+        self, tree: PlaceTree, cache: CacheView, waiting: Waiting, order: Order | None
+    ) -> Planned:
+        if order is not None and order != waiting.order:
+            waiting.order, waiting.path = order, waiting.ticket.skeleton.path(order)
+        shape = self._shapes[waiting.id]
+        planned = Planned(waiting, shape, waiting.order, waiting.path)
         if planned.shape.movable:
             find_resident(tree, planned)
         else:
-            match = cache.match(waiting.path)
+            match = cache.match(planned.path)
             planned.cached_tokens = match.cached_tokens
             planned.resident_tokens = match.computing_tokens
         return planned

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
-from prism_ray.model import Lane
+from prism_ray.model import Lane, Order
 from prism_ray.prism.shape import Shape
 from prism_ray.prism.tree import Place, PlaceTree
-from prism_ray.ranking import Offer, Ranking, Waiting
+from prism_ray.ranking import Offer, Path, Ranking, Waiting
 from prism_ray.scheduling import CacheView
 
 LOSSES_HALF_LIFE = 256
@@ -16,13 +16,15 @@ LOSSES_HALF_LIFE = 256
 
 @dataclass(slots=True, eq=False)
 class Planned:
-    """A waiting request with its order settled for this round.
+    """A waiting request with the order that one replica's plan of this round gives it.
 
     ``cached_tokens`` can be matched now, ``resident_tokens`` also when what is being computed is there.
     """
 
     waiting: Waiting
     shape: Shape
+    order: Order
+    path: Path
     cached_tokens: int = 0
     resident_tokens: int = 0
 
@@ -30,6 +32,10 @@ class Planned:
     def uncached_tokens(self) -> int:
         prompt_tokens = self.waiting.ticket.skeleton.prompt_tokens
         return max(1, prompt_tokens - self.cached_tokens)
+
+    def write(self) -> None:
+        """Let the request be written so: another replica's plan may have had another order for it."""
+        self.waiting.order, self.waiting.path = self.order, self.path
 
 
 class Overdue:
@@ -114,17 +120,19 @@ class PrismRanking(Ranking):
             if found is None:
                 return None
         self._offered = found, overdue
+        found.write()
         lane = Lane.COLD if overdue else Lane.HOT
         return Offer(found.waiting, lane, "overdue" if overdue else "planned", found.cached_tokens)
 
     def took(self, offer: Offer) -> None:
         assert self._offered is not None
         planned, overdue = self._offered
+        planned.write()
         self._right.dispatch(planned.uncached_tokens, overdue=overdue)
-        steps = list(planned.shape.steps(planned.waiting.order))
+        steps = list(planned.shape.steps(planned.order))
         lost_tokens = max(0, self._tree.written(steps) - planned.resident_tokens)
         self._losses.dispatch(lost_tokens, planned.uncached_tokens)
-        planned.resident_tokens = sum(atom.tokens for atom in planned.waiting.path)
+        planned.resident_tokens = sum(atom.tokens for atom in planned.path)
         self.taken.append(planned)
         self._tree.add(steps, counted=planned.shape.movable)
 
@@ -146,16 +154,19 @@ class PrismRanking(Ranking):
             return False
         return any(_share(planned, other) for other in self.taken)
 
-    def positions(self) -> Iterator[Planned]:
-        """Those that were taken, then the rest of the line."""
+    def positions(self, elsewhere: Container[str]) -> Iterator[Planned]:
+        """Those that were taken, then the rest of the line but for what other replicas took."""
         gone = {planned.waiting.id for planned in self.taken}
         yield from self.taken
-        yield from (planned for planned in self.line if planned.waiting.id not in gone)
+        for planned in self.line:
+            name = planned.waiting.id
+            if name not in gone and name not in elsewhere:
+                yield planned
 
 
 def _share(planned: Planned, other: Planned) -> bool:
     """Whether ``other`` computes the first atoms that ``planned`` lacks."""
-    path, sent = planned.waiting.path, other.waiting.path
+    path, sent = planned.path, other.path
     end = 0
     for atom, theirs in zip(path, sent, strict=False):
         if atom != theirs:
@@ -169,7 +180,7 @@ def _share(planned: Planned, other: Planned) -> bool:
 def find_resident(tree: PlaceTree, planned: Planned) -> None:
     """Fill in what of a planned path is cached, and what is being computed behind it."""
     place = tree.root
-    for step, _ in planned.shape.steps(planned.waiting.order):
+    for step, _ in planned.shape.steps(planned.order):
         child = tree.child(place, step)
         if child is None:
             break
@@ -182,7 +193,7 @@ def find_resident(tree: PlaceTree, planned: Planned) -> None:
 def resident_places(tree: PlaceTree, planned: Planned) -> Iterator[Place]:
     """The places on a planned path that are resident, or will be."""
     place = tree.root
-    for step, _ in planned.shape.steps(planned.waiting.order):
+    for step, _ in planned.shape.steps(planned.order):
         child = place.children.get(step)
         if child is None or child.end > planned.resident_tokens:
             return

@@ -29,6 +29,7 @@ def tool() -> ModuleType:
         ([SERVING, "tests/chaos/test_chaos.py::test_b"], True),
         ([SERVING, "tests/unit/qas/test_lanes.py::test_c"], False),
         ([f"{SERVING}{n}" for n in range(6)], False),
+        (["tests/integration/serving/test_order.py"], False),
         ([], False),
     ],
 )
@@ -60,9 +61,10 @@ def test_the_second_try_starts_afresh_and_decides(
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (room / "test_one.py").write_text(body + "\n")
     (tmp_path / "conftest.py").write_text(
-        "import pathlib, pytest\n"
+        "import os, pathlib, pytest\n"
         "counter = pathlib.Path(__file__).with_name('runs')\n"
-        "counter.write_text(counter.read_text() + '.' if counter.exists() else '.')\n"
+        "if 'PYTEST_XDIST_WORKER' not in os.environ:\n"
+        "    counter.write_text(counter.read_text() + '.' if counter.exists() else '.')\n"
         "@pytest.fixture(scope='module')\n"
         "def tries(): return len(counter.read_text())\n"
     )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from loadgen.bench.tree_arms import CacheDriver, CacheRequest, build_cache
 from prism_ray.dart import RETENTION, NodeKind
 from prism_ray.dart.hints import dump_demand
+from prism_ray.dart.retention import CONTINUED
 from prism_ray.model import Demand, DemandTable
 
 from .twins import DOCS, Prompt, StockTwins, Twins, tokens_of
@@ -73,6 +74,9 @@ operations = st.lists(
         st.tuples(st.sampled_from(["give up", "let in"]), st.integers(0, 9)),
         st.tuples(st.just("evict"), st.integers(1, 30)),
         st.tuples(st.just("hint"), st.lists(st.integers(0, 5), max_size=3, unique=True)),
+        st.tuples(
+            st.just("plan"), st.lists(st.integers(0, 5), max_size=3, unique=True), st.booleans()
+        ),
     ),
     min_size=5,
     max_size=30,
@@ -119,6 +123,13 @@ def run(twins: Twins, operations: list[Any]) -> None:
             twins.evict(args[0])
         elif name == "hint":
             rows = tuple(Demand(DOCS[n].id, 1e6 * (n + 1), i) for i, n in enumerate(args[0]))
+            twins.serve(Prompt([5], b"%d" % turn), demand=dump_demand(DemandTable(turn, rows)))
+        elif name == "plan":
+            marks = Prompt(args[0], b"%d" % turn).marks if args[0] else ()
+            places = [mark.path_key for mark in marks if mark.path_key is not None]
+            rows = tuple(Demand(key, 1.0, i) for i, key in enumerate(places))
+            if args[1]:
+                rows = (*rows, Demand(CONTINUED, 1.0))
             twins.serve(Prompt([5], b"%d" % turn), demand=dump_demand(DemandTable(turn, rows)))
         twins.check()
     while twins.held:

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prism_ray.dart import PRIVATE, RETENTION, Anchor, DemandState, Node, NodeKind, Owner, RadixTree
+from prism_ray.dart.control import RetentionControl
+from prism_ray.dart.retention import CONTINUED
 from prism_ray.model import Atom, Demand, DemandTable
 
 ATOMS = [Atom(b"sys", 5), Atom(b"a", 3), Atom(b"b", 4), Atom(b"c", 1), Atom(b"d", 7), Atom(b"e", 0)]
@@ -22,7 +24,7 @@ operations = st.lists(
         st.tuples(st.just("hold"), paths),
         st.tuples(st.just("release"), st.integers(0, 9)),
         st.tuples(st.just("evict"), st.integers(0, 12)),
-        st.tuples(st.just("hint"), st.lists(st.sampled_from(ATOMS), max_size=3)),
+        st.tuples(st.just("hint"), st.lists(st.sampled_from(ATOMS), max_size=3), st.booleans()),
     ),
     max_size=40,
 )
@@ -103,6 +105,7 @@ def test_the_tree_caches_what_a_set_of_prefixes_caches(retention, page, operatio
     demand = DemandState()
     strategy = RETENTION[retention](demand)
     tree = RadixTree(strategy, page_size=page)
+    control = RetentionControl(tree, demand, pool_tokens=1000)
     oracle = Oracle(page)
     holds: list[Node] = []
     for version, (name, *args) in enumerate(operations):
@@ -142,9 +145,9 @@ def test_the_tree_caches_what_a_set_of_prefixes_caches(retention, page, operatio
             oracle.cached = tree_prefixes(tree, page)
         elif name == "hint":
             rows = {a.id: Demand(a.id, float(i + 1), i) for i, a in enumerate(args[0])}
-            changed = demand.apply(DemandTable(version, tuple(rows.values())))
-            for segment in changed or ():
-                tree.rekey(tree.index.nodes_of(segment))
+            if args[1]:
+                rows[CONTINUED] = Demand(CONTINUED, 1.0)
+            control.hint(DemandTable(version, tuple(rows.values())))
         tree.check_integrity()
         assert tree_prefixes(tree, page) == oracle.cached
         assert tree.total_tokens == page * len(oracle.cached)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
@@ -88,6 +88,66 @@ def test_what_was_sent_is_found_again_when_the_cache_has_it() -> None:
     picks, _ = dispatch(scheduler, Cache(cached=[path("abc")]))
     assert [written(pick) for pick in picks] == ["cbx", "abc"] or written(picks[-1]) == "abc"
     assert [pick.score for pick in picks if pick.ticket.request_id == "3"] == [120]
+
+
+class TestTwoReplicasWithoutHomes:
+    """Each plans all that waits by its own cache; what one is given is written by its own plan."""
+
+    caches: ClassVar = {
+        "A": Cache(cached=[path("abx"), path("abz")]),
+        "B": Cache(cached=[path("bax"), path("baz")]),
+    }
+
+    def known(self, *requests: str) -> Prism:
+        """A policy that sent each replica what is in its cache."""
+        scheduler = prism()
+        for replica, letters in (("A", "abx"), ("A", "abz"), ("B", "bax"), ("B", "baz")):
+            scheduler.add(ticket(f"{letters} at {replica}", letters, run=None))
+            opened = scheduler.open_round({replica: Cache()})
+            pick = opened.peek(replica)
+            assert pick is not None
+            opened.take(replica, pick)
+            opened.close()
+        for request in requests:
+            name, letters = request.split(":")
+            scheduler.add(ticket(name, letters))
+        return scheduler
+
+    @pytest.mark.parametrize("looked", ["AB", "BA"])
+    @pytest.mark.parametrize(("taker", "expected"), [("A", "abx"), ("B", "bax")])
+    def test_a_request_is_written_as_the_replica_planned_it_that_takes_it(
+        self, looked: str, taker: str, expected: str
+    ) -> None:
+        scheduler = self.known("1:xab", "2:xab")
+        opened = scheduler.open_round(self.caches)
+        picks = {replica: opened.peek(replica) for replica in looked}
+        first = picks[taker]
+        assert first is not None
+        opened.take(taker, first)
+        second = opened.peek(taker)
+        assert second is not None
+        opened.take(taker, second)
+        tables = opened.close()
+        assert [written(pick) for pick in (first, second)] == [expected] * 2
+        assert first.score == 120
+        keys = path_keys(path(expected))
+        assert [row.segment for row in tables[taker].rows if row.next_use >= 0] == list(keys)
+        for waiting in scheduler.active():
+            assert waiting.path == waiting.ticket.skeleton.path(waiting.order)
+
+    def test_a_table_protects_nothing_for_what_another_replica_took(self) -> None:
+        scheduler = self.known("1:xab", "2:zab")
+        opened = scheduler.open_round(self.caches)
+        for replica in ("A", "B"):
+            opened.peek(replica)  # both have planned for both
+        for replica in ("A", "B"):
+            pick = opened.peek(replica)
+            assert pick is not None
+            opened.take(replica, pick)
+        tables = opened.close()
+        for replica, letters in (("A", "abx"), ("B", "baz")):
+            planned = [row.segment for row in tables[replica].rows if row.next_use >= 0]
+            assert planned == list(path_keys(path(letters)))
 
 
 def test_off_it_is_fcfs_with_the_clients_orders() -> None:
