@@ -46,6 +46,7 @@ class _Replica:
     right: Overdue
     losses: Losses
     ranking: PrismRanking | None = None
+    conversations: bool = False
     hot: int = 0
     cold: int = 0
 
@@ -64,8 +65,8 @@ class Prism(QueuePolicy):
         self.params = params
         self._popularity = Popularity(params.half_life)
         self._shapes: dict[str, Shape] = {}
-        self._arrived: dict[str, int] = {}
-        self._computed = 0
+        self._arrived: dict[str, float] = {}
+        self._computed = 0.0
         self._replicas: dict[str, _Replica] = {}
         self._recent: deque[Skeleton] = deque(maxlen=RECENT)
 
@@ -85,7 +86,9 @@ class Prism(QueuePolicy):
         known.cold += cold
         known.hot += len(batch) - cold
         self._recent.extend(offer.waiting.ticket.skeleton for offer in batch)
-        self._computed += sum(planned.uncached_tokens for planned in ranking.taken)
+        # A request waits for one replica's work, so what all of them compute counts by the mean.
+        tokens = sum(planned.uncached_tokens for planned in ranking.taken)
+        self._computed += tokens / len(self._replicas)
         for offer in batch:
             self.on_cancel(offer.waiting)
         known.ranking = None
@@ -114,8 +117,8 @@ class Prism(QueuePolicy):
         backlog = sum(p.uncached_tokens for p in planned)
         latest = self._computed - self.params.overdue_after_tokens - backlog
         overdue = [p for p in planned if self._arrived[p.waiting.id] < latest]
-        conversations = 2 * sum(p.shape.movable for p in planned) < len(planned)
-        if self._by_match(conversations, known.losses):
+        known.conversations = _conversations(planned, known.conversations)
+        if self._by_match(known.conversations, known.losses):
             planned.sort(key=lambda p: -p.cached_tokens)
         known.ranking = PrismRanking(
             planned,
@@ -126,7 +129,7 @@ class Prism(QueuePolicy):
             cache,
             pioneer=self.params.pioneer,
         )
-        known.ranking.conversations = conversations
+        known.ranking.conversations = known.conversations
         return known.ranking
 
     def _by_match(self, conversations: bool, losses: Losses) -> bool:
@@ -207,3 +210,14 @@ class Prism(QueuePolicy):
             planned.cached_tokens = match.cached_tokens
             planned.resident_tokens = match.computing_tokens
         return planned
+
+
+def _conversations(planned: Sequence[Planned], before: bool) -> bool:
+    """Whether most have orders that cannot be planned; near a half it stays as it was.
+
+    Each change costs the cache the keys of all its leaves.
+    """
+    if not planned:
+        return before
+    movable = sum(p.shape.movable for p in planned) / len(planned)
+    return movable < (0.6 if before else 0.4)

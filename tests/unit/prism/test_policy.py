@@ -293,6 +293,48 @@ def test_retention_is_told_what_planned_prompts_have_used_most() -> None:
         assert told == (expected or continued)
 
 
+def test_conversations_begin_and_end_with_most_of_the_queue_and_not_with_half_of_it() -> None:
+    scheduler, told = prism(), []
+    queues = [(2, 3), (1, 3), (3, 3), (2, 1), (3, 3), (1, 1), (1, 2)]  # that move, that don't
+    for turn, queue in enumerate(queues):
+        for run, count in zip((0, None), queue, strict=True):
+            for n in range(count):
+                scheduler.add(ticket(f"{turn} {run} {n}", "ab", run=run))
+        _, table = dispatch(scheduler, Cache())
+        told.append(any(row.segment == CONTINUED for row in table.rows))
+    assert told == [False, True, True, False, False, False, True]
+
+
+@pytest.mark.parametrize("replicas", [1, 4])
+def test_nobody_is_overdue_for_what_other_replicas_computed(replicas: int) -> None:
+    """400 tokens are computed while one waits, by one replica or by four."""
+    scheduler = prism(overdue_after_tokens=250, overdue_share=1.0, order="match", pioneer=False)
+    caches = {f"r{n}": Cache() for n in range(replicas)}
+    homes = {f"w{n}": f"r{n % replicas}" for n in range(4)} | {"late": "r0", "last": "r0"}
+
+    def send(*requests: str) -> list[Pick]:
+        opened = scheduler.open_round(caches, homes)
+        picks = []
+        for replica in caches:
+            while (pick := opened.peek(replica)) and pick.ticket.request_id in requests:
+                opened.take(replica, pick)
+                picks.append(pick)
+        opened.close()
+        return picks
+
+    for n in range(4):
+        scheduler.add(ticket(f"w{n}", "ab"))
+    send("w0", "w1", "w2", "w3")
+    for n in range(4):
+        scheduler.finish(f"w{n}")
+    scheduler.add(ticket("late", "cd"))
+    for n in range(4):
+        scheduler.add(ticket(f"w{n}", "ab"), at_head=True)
+    send("w0", "w1", "w2", "w3")
+    (pick,) = send("late")
+    assert pick.lane is (Lane.COLD if replicas == 1 else Lane.HOT)
+
+
 class _Node(NamedTuple):
     """A NodeView."""
 
