@@ -180,9 +180,16 @@ class PlanGate:
     async def _wait_for_plan(self, key: EntryKey) -> _Entry:
         waiter = self._early.setdefault(key, asyncio.get_running_loop().create_future())
         try:
-            return await asyncio.wait_for(waiter, self._plan_wait_s)
+            # Not ``wait_for``: before Python 3.12 it loses a cancellation that comes with the plan.
+            async with asyncio.timeout(self._plan_wait_s):
+                return await waiter
         except TimeoutError:
+            if waiter.done() and not waiter.cancelled():  # at the last moment
+                return waiter.result()
             raise NotYourTurn(Refusal.LATE_BODY) from None
+        except asyncio.CancelledError:
+            self.void(key)  # its plan may have come just now
+            raise
         finally:
             self._early.pop(key, None)
 

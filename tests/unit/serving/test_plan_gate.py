@@ -149,6 +149,22 @@ class TestPlanGate:
         bench.plan("c", version=2)
         assert await bench.body("c") == "c"
 
+    async def test_a_client_that_leaves_as_its_plan_comes_is_given_back(self, bench: Bench) -> None:
+        early = asyncio.create_task(bench.body("a"))
+        await asyncio.sleep(0.01)
+        bench.plan("a", "b")
+        early.cancel()
+        await asyncio.gather(early, return_exceptions=True)
+        assert early.cancelled()
+        assert bench.voided == [(("e", "a", 0), Refusal.CLIENT_LEFT)]
+        await bench.body("b")
+        assert bench.order == ["b"]
+
+    async def test_a_plan_that_comes_as_patience_ends_is_in_time(self, bench: Bench) -> None:
+        asyncio.get_running_loop().call_later(0.2, bench.plan, "a")
+        assert await bench.body("a") == "a"
+        assert bench.voided == []
+
     async def test_direct_requests_need_no_plan(self, bench: Bench) -> None:
         turn = await bench.gate.enter(("", "direct", 0), 10)
         assert turn.table is None
