@@ -7,7 +7,6 @@ and says when the actor cannot be used, so that the ingress can dispatch by itse
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -26,6 +25,7 @@ from prism_ray.serving.loops import keep_running
 from prism_ray.serving.membership import Membership
 from prism_ray.serving.messages import QasAddress, QasStatus, SubmitError, Undecided
 from prism_ray.serving.meters import Counts
+from prism_ray.serving.waiting import set_within
 
 logger = logging.getLogger(__name__)
 
@@ -228,14 +228,14 @@ class QasLink:
         while True:
             actor = self._actor
             try:
-                await asyncio.wait_for(self._beat(), self._timeout_s)
+                async with asyncio.timeout(self._timeout_s):
+                    await self._beat()
             except RayActorError:
                 self._lose(actor or self._actor, "it died")
             except (TimeoutError, ValueError, RayError) as error:
                 self._note_silence(error)
             self._beat_now.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._beat_now.wait(), HEARTBEAT_S)
+            await set_within(self._beat_now, HEARTBEAT_S)
 
     async def _beat(self) -> None:
         if self._actor is None:

@@ -92,6 +92,7 @@ class ReplicaChannel:
         engine: Engine,
         on_closed: Callable[[str, Any], Any],
         find_actor: Callable[[str], Any] = actor_handle,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._address = address
         self._engine_hello = self._hello = hello
@@ -101,6 +102,7 @@ class ReplicaChannel:
         self._engine = engine
         self._on_closed = on_closed
         self._find_actor = find_actor
+        self._clock = clock
         self._qas: Any = None
         self._line: AnyLine | None = None
         self._connecting = asyncio.Lock()
@@ -132,7 +134,7 @@ class ReplicaChannel:
     @property
     def queued_tokens(self) -> int | None:
         """Prompt tokens that wait at this QAS for the replica; None if it did not say lately."""
-        if self._queued is None or time.monotonic() - self._queued[1] > QUEUED_KNOWN_S:
+        if self._queued is None or self._clock() - self._queued[1] > QUEUED_KNOWN_S:
             return None
         return self._queued[0]
 
@@ -206,15 +208,15 @@ class ReplicaChannel:
 
     async def _send_reports(self) -> None:
         while True:
-            left = self._snapshot_at_s - time.monotonic()
+            left = self._snapshot_at_s - self._clock()
             await set_within(self._news, max(left, 0.0))
             self._news.clear()
-            report = await self._next_report(time.monotonic() >= self._snapshot_at_s)
+            report = await self._next_report(self._clock() >= self._snapshot_at_s)
             told: Told = await self._call("report", report)
             if told.heard == Heard.UNKNOWN:
                 raise _Unknown
             if told.queued_tokens is not None:
-                self._queued = told.queued_tokens, time.monotonic()
+                self._queued = told.queued_tokens, self._clock()
             if told.heard == Heard.SNAPSHOT_WANTED and (
                 self._asking is None or self._asking.done()
             ):
@@ -258,7 +260,7 @@ class ReplicaChannel:
     async def _next_report(self, with_snapshot: bool) -> Report:
         snapshot = await self._snapshot() if with_snapshot else None
         if with_snapshot:
-            self._snapshot_at_s = time.monotonic() + SNAPSHOT_S
+            self._snapshot_at_s = self._clock() + SNAPSHOT_S
         self._sequence += 1
         report = Report(
             self._hello.replica,

@@ -26,6 +26,8 @@ from prism_ray.serving.replica_channel import ReplicaChannel, ReplicaTotals
 from .actor_bench import CAPACITY
 from .fake_ray import FakeActor, unreachable
 
+pytestmark = pytest.mark.virtual_time
+
 
 class Qas:
     """Knows the replica's present life until told to forget it."""
@@ -106,6 +108,7 @@ class World:
             engine=self.engine,  # type: ignore[arg-type]
             on_closed=lambda epoch, _: self.closed.append(epoch),
             find_actor=lambda _: self.actor,
+            clock=asyncio.get_running_loop().time,
         )
 
     def finish(self, name: str) -> None:
@@ -192,8 +195,8 @@ class TestCacheNews:
         assert world.engine.snapshots == 1
         await world.until(lambda: world.engine.snapshots == 2)
         world.qas.answer = Heard.TAKEN
-        await asyncio.sleep(0.7)
-        assert world.engine.snapshots in (2, 3)
+        await asyncio.sleep(10.0)
+        assert world.engine.snapshots == 2
 
     async def test_those_for_a_qas_that_does_not_answer_are_bounded(
         self, world: World, monkeypatch: pytest.MonkeyPatch
@@ -218,7 +221,7 @@ async def test_with_a_dead_engine_the_replica_falls_silent(world: World) -> None
     await asyncio.sleep(0.05)
     heard = len(world.qas.reports)
     world.finish("a")
-    await asyncio.sleep(0.7)
+    await asyncio.sleep(10.0)
     assert len(world.qas.reports) == heard
 
 
@@ -232,7 +235,10 @@ async def test_the_share_of_the_window_is_known_for_a_while_after_it_was_told(
     world.qas.queued_tokens = 700
     monkeypatch.setattr(world.engine, "load", load)
     await world.until(lambda: world.channel.queued_tokens == 700)
-    monkeypatch.setattr(replica_channel, "QUEUED_KNOWN_S", 0.0)
+    world.actor.running.clear()  # QAS stands still
+    await asyncio.sleep(replica_channel.QUEUED_KNOWN_S - replica_channel.SNAPSHOT_S)
+    assert world.channel.queued_tokens == 700
+    await asyncio.sleep(2 * replica_channel.SNAPSHOT_S)
     assert world.channel.queued_tokens is None
 
 
