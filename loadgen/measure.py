@@ -21,6 +21,7 @@ from loadgen.sources import (
     OWN_TIMES,
     Source,
     Wording,
+    at_once,
     load_source,
     schedule,
     source_bounds,
@@ -152,7 +153,7 @@ def _plans(rates: Sequence[float], clients: Sequence[int], seeds: int) -> Iterat
 
 def _planned(source: Source, plan: Plan, arrivals: str) -> list[PlannedRequest]:
     if plan.rate is None:
-        return [replace(r, at_s=0.0) for r in source.requests]
+        return at_once(source.requests)
     try:
         return schedule(source.requests, arrivals, plan.rate, plan.seed)
     except ValueError as error:

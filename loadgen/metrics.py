@@ -65,6 +65,7 @@ def summarize(
     arrival_period_s: float | None = None,
     from_s: float = 0.0,
     slo: Slo | None = None,
+    closed: bool = False,
 ) -> dict[str, Any]:
     """Figures of a run, JSON-ready; times in seconds. Those due before ``from_s`` are warm-up and do
     not count.
@@ -72,7 +73,8 @@ def summarize(
     ``ttft_s`` counts from the scheduled arrival at the client; ``ttft_terms_s`` are the server's.
     ``answered_in_arrival_period`` is the share of all arrivals that were answered before the last
     arrival was due: 0.97 and more is below the knee. ``arrival_period_s`` is the last arrival by
-    default. ``itl_s``: gaps between chunks with content, in which an engine may send several tokens.
+    default; in a ``closed`` loop, where requests come as answers end, both are None. ``itl_s``: gaps
+    between chunks with content, in which an engine may send several tokens.
     ``goodput``: answers that meet ``slo``, as a share of all requests and per second.
     """
     rows = [r for r in rows if r.scheduled_s >= from_s]
@@ -85,10 +87,10 @@ def summarize(
         "requests": len(rows),
         "outcomes": dict(Counter(str(r.outcome) for r in rows)),
         "errors": dict(Counter(_error(r) for r in rows if not r.answered)),
-        "arrival_period_s": period_s,
+        "arrival_period_s": None if closed else period_s,
         "span_s": span_s,
         "answered_per_s": len(good) / span_s if span_s else None,
-        "answered_in_arrival_period": in_period / len(rows) if rows else None,
+        "answered_in_arrival_period": in_period / len(rows) if rows and not closed else None,
         "prompt_tokens": sum(r.prompt_tokens or 0 for r in good),
         "cached_tokens": sum(r.cached_tokens or 0 for r in good),
         "output_tokens": sum(r.output_tokens or 0 for r in good),

@@ -20,6 +20,7 @@ from loadgen.slo import Slo, parse_slo
 from loadgen.sources import (
     OWN_TIMES,
     Wording,
+    at_once,
     load_source,
     schedule,
     source_bounds,
@@ -106,12 +107,18 @@ def run(
     """
     if concurrency is not None and (rate is not None or arrivals is not None):
         raise click.UsageError("a closed loop (--concurrency) has neither --rate nor --arrivals")
-    arrivals = arrivals or (OWN_TIMES if rate is None else "poisson")
+    closed = concurrency is not None
+    if not closed:
+        arrivals = arrivals or (OWN_TIMES if rate is None else "poisson")
     options = {**click.get_current_context().params, "arrivals": arrivals}
     config = {k: jsonable(v) for k, v in options.items() if k != "api_key"}
     loaded = load_source(source, limit, Wording(**words), seed=trace_seed, pairs=pairs)
     try:
-        requests = schedule(loaded.requests, arrivals, rate, seed)
+        requests = (
+            schedule(loaded.requests, arrivals, rate, seed)
+            if arrivals is not None
+            else at_once(loaded.requests)
+        )
     except ValueError as error:
         raise click.ClickException(str(error)) from error
     if flush:
@@ -125,7 +132,9 @@ def run(
     )
     if out is not None:
         record.write(out)
-    summary = summarize(record.rows, arrival_period_s=record.arrival_period_s, slo=slo)
+    summary = summarize(
+        record.rows, arrival_period_s=record.arrival_period_s, slo=slo, closed=closed
+    )
     summary["bounds"] = source_bounds(loaded, record, pool_tokens)
     click.echo(json.dumps(summary) if as_json else table(summary))
     if (warning := late_warning(summary)) is not None:

@@ -7,6 +7,7 @@ nothing of the server. Such points are to be marked, not averaged. Pure; numpy o
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ BATCHES = 10
 RELEVANT_GROWTH = 0.5
 """A slope counts if over the window it comes to half of the mean; by a straight line from zero it is 2."""
 REFUSED_SHARE = 0.01
+_TOO_MUCH = (408, 429)
+"""Statuses below 500 that say that there is too much; all others say that the request is wrong."""
 _SAMPLES = 400
 _FEWEST_BATCHES = 5
 _T99 = {3: 4.541, 4: 3.747, 5: 3.365, 6: 3.143, 7: 2.998, 8: 2.896}
@@ -50,16 +53,17 @@ class Saturation:
 def detect(rows: Sequence[RequestRow], from_s: float, to_s: float) -> Saturation:
     """From the rows of an open loop, over the window in which requests arrived steadily.
 
-    Saturated: requests under way and TTFT both grow, or the server refuses or loses over 1%.
+    Saturated: requests under way and TTFT both grow, or the server turns away or loses over 1%.
     """
     inside = [r for r in rows if from_s <= r.scheduled_s <= to_s]
-    turned_away = sum(r.outcome in (Outcome.REFUSED, Outcome.TIMEOUT) for r in inside)
+    lost = Counter(str(r.outcome) for r in inside if _turned_away(r))
     times = np.linspace(from_s, to_s, _SAMPLES)
     concurrency = trend(times, under_way(rows, times))
     streamed = [(r.scheduled_s, r.ttft_s) for r in inside if r.answered and r.ttft_s is not None]
     ttft = trend([t for t, _ in streamed], [v for _, v in streamed])
-    if inside and turned_away / len(inside) > REFUSED_SHARE:
-        reason = f"{turned_away} of {len(inside)} requests were refused or timed out"
+    if inside and lost.total() / len(inside) > REFUSED_SHARE:
+        kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(lost.items()))
+        reason = f"{lost.total()} of {len(inside)} requests were turned away or lost ({kinds})"
         return Saturation(True, reason, concurrency, ttft)
     if concurrency is None or (ttft is None and streamed):
         return Saturation(None, "too short to tell", concurrency, ttft)
@@ -69,6 +73,14 @@ def detect(rows: Sequence[RequestRow], from_s: float, to_s: float) -> Saturation
         + (f", TTFT by {ttft.growth:+.0%}" if ttft is not None else "")
     )
     return Saturation(grows, reason, concurrency, ttft)
+
+
+def _turned_away(row: RequestRow) -> bool:
+    """Whether a request failed as requests of an overloaded server do: not for what it asked, nor for
+    an answer that no client could read."""
+    if row.outcome is Outcome.REFUSED:
+        return row.status is None or row.status >= 500 or row.status in _TOO_MUCH
+    return row.outcome not in (Outcome.ANSWERED, Outcome.MALFORMED)
 
 
 def under_way(rows: Sequence[RequestRow], times: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -156,6 +156,11 @@ def prepare_body(body: Mapping[str, Any], wording: Wording) -> dict[str, Any]:
     return ready
 
 
+def at_once(requests: Sequence[PlannedRequest]) -> list[PlannedRequest]:
+    """All due at the start: a closed loop has no times of its own."""
+    return [replace(r, at_s=0.0) for r in requests]
+
+
 def schedule(
     requests: Sequence[PlannedRequest], arrivals: str, rate: float | None, seed: int
 ) -> list[PlannedRequest]:

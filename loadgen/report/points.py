@@ -86,6 +86,7 @@ class Point:
             arrival_period_s=self.record.arrival_period_s or None,
             from_s=self.from_s,
             slo=self.slo,
+            closed=self.rate is None,
         )
 
     @cached_property

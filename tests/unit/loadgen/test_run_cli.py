@@ -73,6 +73,19 @@ class TestRun:
         assert 0 < bounds["b0"] < bounds["b1"] < 1
         assert "b4" not in bounds, "nothing is known of the pool"
 
+    def test_a_closed_loop_has_no_arrivals(self, peer: Any, file: Path, tmp_path: Path) -> None:
+        out = tmp_path / "out.json"
+        result = invoke(
+            "run", file, "--base-url", peer.url, "--concurrency", 1, "--out", out, "--json"
+        )
+        assert result.exit_code == 0, result.output
+        summary = json.loads(result.stdout)
+        assert summary["arrival_period_s"] is None
+        assert summary["answered_in_arrival_period"] is None
+        record = RunRecord.read(out)
+        assert record.arrival_period_s == 0.0
+        assert record.config["arrivals"] is None
+
     def test_bodies_have_no_bounds(self, peer: Any, file: Path) -> None:
         result = invoke("run", file, "--base-url", peer.url)
         assert "bounds" not in result.output

@@ -66,6 +66,32 @@ def test_a_server_that_turns_requests_away_is_saturated_though_its_queue_is_shor
     assert "20 of 400" in found.reason
 
 
+@pytest.mark.parametrize(
+    ("outcome", "status", "saturated"),
+    [
+        (Outcome.REFUSED, 429, True),
+        (Outcome.REFUSED, 408, True),
+        (Outcome.REFUSED, 503, True),
+        (Outcome.TIMEOUT, None, True),
+        (Outcome.CONNECTION, None, True),
+        (Outcome.TRUNCATED, 200, True),
+        (Outcome.STREAM_ERROR, 200, True),
+        (Outcome.REFUSED, 400, False),
+        (Outcome.REFUSED, 404, False),
+        (Outcome.MALFORMED, 200, False),
+    ],
+)
+def test_what_an_overloaded_server_does_to_requests_counts_and_a_wrong_request_does_not(
+    outcome: Outcome, status: int | None, saturated: bool
+) -> None:
+    rows = queue(0.5, 600, 2)
+    for row in rows[::20]:
+        row.outcome, row.status, row.chunk_s = outcome, status, []
+    found = detect(rows, 0.0, rows[-1].scheduled_s)
+    assert found.saturated is saturated
+    assert (f"30 {outcome}" in found.reason) is saturated
+
+
 def test_too_short_a_run_tells_nothing() -> None:
     assert verdict(queue(0.5, 2, 3)) is None
     assert verdict(queue(0.5, 1, 3)) is None

@@ -144,6 +144,8 @@ def test_a_closed_loop_is_never_saturated(tmp_path: Path) -> None:
     write(tmp_path, 10.0, 0.9, 0, rate=None, concurrency=8)
     (load,) = loads(read_points(tmp_path))
     assert (load.load, load.label, load.saturated) == (8.0, "8 clients", False)
+    assert load.points[0].summary["arrival_period_s"] is None
+    assert load.points[0].summary["answered_in_arrival_period"] is None
 
 
 def test_runs_that_cannot_stand_side_by_side_are_refused(directory: Path) -> None:
