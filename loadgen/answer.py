@@ -7,7 +7,9 @@ from typing import Any
 
 from loadgen.rows import Outcome, RequestRow
 
-_CONTENT_FIELDS = ("content", "reasoning_content", "refusal")
+_CONTENT_FIELDS = ("content", "refusal")
+_THOUGHT_FIELDS = ("reasoning_content", "reasoning")
+"""Older and newer name of one thing; a server that sends both sends the same text twice."""
 
 
 class Answer:
@@ -105,7 +107,9 @@ def _text(value: dict[str, Any], part: str) -> str:
     for choice in _choices(value):
         said = choice.get(part)
         fields = [said.get(name) for name in _CONTENT_FIELDS] if isinstance(said, dict) else []
-        words += [w for w in (*fields, choice.get("text")) if isinstance(w, str)]
+        thoughts = [said.get(name) for name in _THOUGHT_FIELDS] if isinstance(said, dict) else []
+        thought = next((t for t in thoughts if t), None)
+        words += [w for w in (*fields, thought, choice.get("text")) if isinstance(w, str)]
         if isinstance(said, dict) and said.get("tool_calls"):
             words.append(json.dumps(said["tool_calls"], ensure_ascii=False))
     return "".join(words)

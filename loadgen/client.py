@@ -230,6 +230,24 @@ def _authorization(api_key: str | None) -> dict[str, str]:
     return {"authorization": f"Bearer {api_key}"} if api_key else {}
 
 
+async def served_models(
+    base_url: str, *, api_key: str | None = None, timeout_s: float = 10.0
+) -> list[str]:
+    """The names of the models that a server lists (``GET /v1/models``); none where it lists none."""
+    timeout = aiohttp.ClientTimeout(total=timeout_s)
+    try:
+        async with (
+            aiohttp.ClientSession(headers=_authorization(api_key), timeout=timeout) as client,
+            client.get(f"{api_url(base_url)}models") as response,
+        ):
+            listed = _json_or_text(await response.read())
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        return []
+    models = listed.get("data") if isinstance(listed, dict) else None
+    ids = [m.get("id") for m in models if isinstance(m, dict)] if isinstance(models, list) else []
+    return [i for i in ids if isinstance(i, str)]
+
+
 async def flush_cache(
     base_url: str, *, api_key: str | None = None, timeout_s: float = 30.0, patience_s: float = 10.0
 ) -> None:

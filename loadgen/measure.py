@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ import click
 
 from loadgen.arrivals import ARRIVALS
 from loadgen.checkout import git_commit
+from loadgen.client import served_models
 from loadgen.report.page import write_report
 from loadgen.report.points import Load, differing, loads, read_points
 from loadgen.rows import PlannedRequest, RunRecord, hash_arrivals, hash_prompts
@@ -26,6 +28,7 @@ from loadgen.sources import (
     schedule,
     source_bounds,
     source_options,
+    with_model,
 )
 from loadgen.workers import Target, processes_for
 
@@ -98,6 +101,7 @@ def measure(
     if bool(rates) == bool(clients):
         raise click.UsageError("give --rate or --concurrency, one of them as often as needed")
     loaded = load_source(source, requests, Wording(**words), seed=trace_seed, pairs=pairs)
+    loaded = with_model(loaded, asyncio.run(served_models(base_url, api_key=api_key)))
     if len(loaded.requests) < 2:
         raise click.ClickException(f"{source} has {len(loaded.requests)} requests: too few")
     out.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from loadgen.arrivals import ARRIVALS
-from loadgen.client import FlushFailed, flush_cache
+from loadgen.client import FlushFailed, flush_cache, served_models
 from loadgen.metrics import late_warning, summarize, table
 from loadgen.progress import progress
 from loadgen.rows import PlannedRequest, RunRecord
@@ -25,6 +25,7 @@ from loadgen.sources import (
     schedule,
     source_bounds,
     source_options,
+    with_model,
 )
 from loadgen.workers import Target, WorkerFailed, fire, processes_for
 
@@ -113,6 +114,7 @@ def run(
     options = {**click.get_current_context().params, "arrivals": arrivals}
     config = {k: jsonable(v) for k, v in options.items() if k != "api_key"}
     loaded = load_source(source, limit, Wording(**words), seed=trace_seed, pairs=pairs)
+    loaded = with_model(loaded, asyncio.run(served_models(base_url, api_key=api_key)))
     try:
         requests = (
             schedule(loaded.requests, arrivals, rate, seed)

@@ -110,6 +110,19 @@ def load_source(
     return replace(source, requests=tuple(worded))
 
 
+def with_model(source: Source, served: Sequence[str]) -> Source:
+    """A trace's bodies with the first model that a server lists, where they name none.
+
+    Many servers ask for a name. Bodies that came as such are sent as they are.
+    """
+    if source.trace is None or not served or any("model" in r.body for r in source.requests):
+        return source
+    named = [replace(r, body={**r.body, "model": served[0]}) for r in source.requests]
+    note = f"asked of {served[0]}, the first of {len(served)} models that the server lists"
+    notes = (*source.notes, *((note,) if len(served) > 1 else ()))
+    return replace(source, requests=tuple(named), notes=notes)
+
+
 def source_bounds(
     source: Source, record: RunRecord, pool_tokens: int | None
 ) -> dict[str, float | None]:

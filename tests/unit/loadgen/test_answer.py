@@ -42,11 +42,18 @@ def test_only_chunks_with_content_are_timed() -> None:
     [
         delta(tool_calls=[{"index": 0, "function": {"name": "f", "arguments": ""}}]),
         delta(reasoning_content="hm"),
+        delta(reasoning="hm"),
         {"choices": [{"text": "Paris"}]},
     ],
 )
 def test_tool_calls_reasoning_and_completions_are_content_too(chunk: dict[str, Any]) -> None:
     assert stream(chunk, "[DONE]").chunk_s == [1.0]
+
+
+def test_a_thought_under_both_of_its_names_is_one_thought() -> None:
+    both = delta(reasoning="hm", reasoning_content="hm", content=None)
+    assert stream(both, "[DONE]").text == "hm"
+    assert stream(delta(reasoning=None, reasoning_content=None, content=""), "[DONE]").chunk_s == []
 
 
 def test_usage_and_report_come_from_any_chunk_and_parts_are_merged() -> None:

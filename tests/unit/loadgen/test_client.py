@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from loadgen.client import ClosedLoop, FlushFailed, OpenLoop, api_url, flush_cache, open_client
+from loadgen.client import (
+    ClosedLoop,
+    FlushFailed,
+    OpenLoop,
+    api_url,
+    flush_cache,
+    open_client,
+    served_models,
+)
 from loadgen.rows import Outcome, PlannedRequest, RequestRow
 
 
@@ -135,6 +143,14 @@ async def test_each_row_is_reported_when_it_is_complete(peer: Any) -> None:
 @pytest.mark.parametrize("given", ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"])
 def test_the_base_url_may_name_v1_or_not(given: str) -> None:
     assert api_url(given) == "http://h:1/v1/"
+
+
+async def test_a_servers_models_are_asked_for_and_missed_where_it_lists_none(peer: Any) -> None:
+    assert await served_models(peer.url) == ["tiny"]
+    assert await served_models(f"{peer.url}/nowhere") == []
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        assert await served_models(f"http://127.0.0.1:{unused.getsockname()[1]}") == []
 
 
 async def test_flushing_goes_beside_v1_and_says_if_it_failed(peer: Any) -> None:

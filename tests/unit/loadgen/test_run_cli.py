@@ -86,6 +86,16 @@ class TestRun:
         assert record.arrival_period_s == 0.0
         assert record.config["arrivals"] is None
 
+    def test_a_traces_bodies_name_the_servers_model_unless_told_another(
+        self, peer: Any, file: Path
+    ) -> None:
+        asked = ["--base-url", peer.url, "--limit", 2, "--texts", "made", "--rate", 400]
+        assert invoke("run", "zipf_hotspot", *asked).exit_code == 0
+        assert invoke("run", "zipf_hotspot", *asked, "--model", "other").exit_code == 0
+        assert invoke("run", file, "--base-url", peer.url).exit_code == 0
+        names = [body.get("model") for body in peer.bodies]
+        assert names == ["tiny", "tiny", "other", "other", None, None]
+
     def test_bodies_have_no_bounds(self, peer: Any, file: Path) -> None:
         result = invoke("run", file, "--base-url", peer.url)
         assert "bounds" not in result.output
