@@ -14,10 +14,11 @@ import click
 from loadgen.arrivals import ARRIVALS
 from loadgen.checkout import git_commit
 from loadgen.client import served_models
+from loadgen.metrics import summarize
 from loadgen.report.page import write_report
 from loadgen.report.points import Load, differing, loads, read_points
 from loadgen.rows import PlannedRequest, RunRecord, hash_arrivals, hash_prompts
-from loadgen.run import fire_record, flush_or_fail, jsonable, target_options
+from loadgen.run import fire_record, flush_or_fail, jsonable, target_options, warn_if_late
 from loadgen.slo import Slo
 from loadgen.sources import (
     OWN_TIMES,
@@ -138,6 +139,7 @@ def measure(
             processes=processes or processes_for(plan.rate),
             label=plan.label,
         )
+        warn_if_late(summarize(record.rows), record)
         bounds = source_bounds(loaded, record, pool_tokens)
         replace(record, config={**record.config, "bounds": bounds}).write(file)
     points = read_points(out, slo)

@@ -136,14 +136,23 @@ def _goodput(rows: Sequence[RequestRow], slo: Slo, span_s: float) -> dict[str, A
     }
 
 
-def late_warning(summary: Mapping[str, Any]) -> str | None:
-    """What to say of a run whose generator fell behind its own schedule; None if it did not."""
+def late_warning(summary: Mapping[str, Any], processes: int, cores: int) -> str | None:
+    """What to say of a run whose generator fell behind its own schedule; None if it did not.
+
+    ``processes``: how many it had. More than the machine has ``cores`` would wait for each other.
+    """
     late_s = summary["lateness_s"].get("p99", 0.0)
     if late_s <= LATE_P99_S:
         return None
+    had = "1 process" if processes == 1 else f"{processes} processes"
+    advice = (
+        f"try --processes {processes + 1}, or another machine than the server's"
+        if processes < cores
+        else f"{cores} cores keep no more: use another machine than the server's"
+    )
     return (
-        f"the generator was late (P99 {1000 * late_s:.0f} ms): its own delay is in the times; "
-        "use more --processes, or another machine than the server's"
+        f"the generator was late with {had} (P99 {1000 * late_s:.0f} ms): its own delay is in the "
+        f"times; {advice}"
     )
 
 

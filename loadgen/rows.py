@@ -151,6 +151,11 @@ class RunRecord:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(value, ensure_ascii=False) + "\n", encoding="utf-8")
 
+    @property
+    def processes(self) -> int:
+        """How many processes of the generator sent it."""
+        return int(self.config.get("processes") or 1)
+
     @classmethod
     def read(cls, path: Path) -> RunRecord:
         """ValueError for a file of another format."""

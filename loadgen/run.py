@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -139,8 +140,7 @@ def run(
     )
     summary["bounds"] = source_bounds(loaded, record, pool_tokens)
     click.echo(json.dumps(summary) if as_json else table(summary))
-    if (warning := late_warning(summary)) is not None:
-        click.echo(f"warning: {warning}", err=True)
+    warn_if_late(summary, record)
     if not all(r.answered for r in record.rows):
         raise SystemExit(1)
 
@@ -163,8 +163,15 @@ def fire_record(
             )
     except (WorkerFailed, ValueError) as error:
         raise click.ClickException(str(error)) from error
-    config = {**config, "processes": processes}
+    config = {**config, "processes": processes, "cores": os.cpu_count()}
     return RunRecord.of(requests, rows, config=config, started_unix_s=started_unix_s)
+
+
+def warn_if_late(summary: Mapping[str, Any], record: RunRecord) -> None:
+    """Say on stderr that the generator was late, and what may help."""
+    warning = late_warning(summary, record.processes, os.cpu_count() or 1)
+    if warning is not None:
+        click.echo(f"warning: {warning}", err=True)
 
 
 def flush_or_fail(base_url: str, api_key: str | None) -> None:

@@ -45,9 +45,14 @@ def render(points: Sequence[Point], result: dict[str, Any]) -> str:
         slo=_slo(points[0].slo),
         rows=[_row(p, of_load[p.load]) for p in points],
         groups=list(_groups(points)),
-        warnings=[f"{p.label}: {w}" for p in points if (w := late_warning(p.summary)) is not None],
+        warnings=[f"{p.label}: {w}" for p in points if (w := _late(p)) is not None],
         plots=draw(by_load),
     )
+
+
+def _late(point: Point) -> str | None:
+    cores = point.record.config.get("cores") or 1
+    return late_warning(point.summary, point.record.processes, cores)
 
 
 def _slo(slo: Slo | None) -> str:

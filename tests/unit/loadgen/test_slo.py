@@ -76,6 +76,12 @@ def test_lanes_and_replicas_have_figures_of_their_own() -> None:
 
 
 def test_a_late_generator_is_warned_of() -> None:
-    assert late_warning(summarize([row()])) is None
-    assert "50 ms" in (late_warning(summarize([row(sent_s=1.05)])) or "")
-    assert late_warning(summarize([])) is None
+    late = summarize([row(sent_s=1.05)])
+    assert late_warning(summarize([row()]), 1, 4) is None
+    assert "with 1 process (P99 50 ms)" in (late_warning(late, 1, 4) or "")
+    assert "try --processes 4," in (late_warning(late, 3, 4) or "")
+    full = late_warning(late, 4, 4) or ""
+    assert "with 4 processes" in full
+    assert "--processes" not in full
+    assert "another machine" in full
+    assert late_warning(summarize([]), 1, 4) is None

@@ -286,6 +286,15 @@ class TestMeasure:
         assert (point.load, peer.flushes) == (3.0, 0)
         assert 0 <= (point.bounds["b4"] or 0.0) <= (point.bounds["b1"] or 0.0)
 
+    def test_a_late_generator_is_said_at_once_and_on_the_page(
+        self, peer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pytest.importorskip("matplotlib")
+        monkeypatch.setattr("loadgen.metrics.LATE_P99_S", -1.0)
+        result = self.invoke(peer, tmp_path, "--rate", 200)
+        assert "warning: the generator was late with 1 process" in result.output
+        assert "the generator was late with 1 process" in (tmp_path / "report.html").read_text()
+
     def test_a_load_has_to_be_said(self, peer: Any, tmp_path: Path) -> None:
         assert self.invoke(peer, tmp_path).exit_code == 2
         assert self.invoke(peer, tmp_path, "--rate", 1, "--concurrency", 1).exit_code == 2
