@@ -11,6 +11,7 @@ import click
 
 from loadgen.reproduce.experiments import EXPERIMENTS, experiments
 from loadgen.reproduce.page import write_page
+from loadgen.reproduce.results import Results
 from loadgen.reproduce.runs import QUICK_REQUESTS, Todo, run_all, todo
 from loadgen.simulate import UnknownKnee
 
@@ -37,18 +38,27 @@ def reproduce(out: Path, quick: bool, names: tuple[str, ...], minutes: float | N
     """Make the papers' tables and figures again, with verdicts. Simulated, never measured.
 
     Writes DIR/index.html, DIR/plots, CSV files, and one JSON a run below DIR/runs. All of it takes
-    about an hour of one core; it can be stopped at any time and goes on where it was.
+    about an hour of one core; it can be stopped at any time and goes on where it was, from DIR/runs.csv
+    alone, too.
     """
     every = experiments(quick=quick)
     requests_max = QUICK_REQUESTS if quick else None
     try:
         chosen = [e for e in every if not names or e.name in names]
-        _run(list(todo(out, chosen, requests_max)), minutes)
-        missing = sum(not entry.file.exists() for entry in todo(out, every, requests_max))
+        kept = Results.read(out)
+        _run([e for e in todo(out, chosen, requests_max) if not _there(e, kept)], minutes)
+        results = Results.read(out)
+        missing = sum(not _there(entry, results) for entry in todo(out, every, requests_max))
         page = write_page(out, every, missing=missing, quick=quick)
     except (UnknownKnee, ValueError) as error:
         raise click.ClickException(str(error)) from None
     click.echo(f"simulated: {page} ({missing} runs missing)")
+
+
+def _there(entry: Todo, results: Results) -> bool:
+    step = entry.step
+    spec = step.spec
+    return results.has(entry.directory.name, step.arm, spec.qps or 0.0, spec.seed, spec.requests)
 
 
 def _run(entries: Sequence[Todo], minutes: float | None) -> None:

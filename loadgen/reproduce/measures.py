@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from loadgen.reproduce.claims import Claim, Reading
-from loadgen.reproduce.results import Results, figure
+from loadgen.reproduce.kept import figure
+from loadgen.reproduce.results import Results
 from loadgen.sweep.intervals import Interval, mean_interval
 
 HIGHER_IS_BETTER = ("hit_rate", "hit_rate_nonglobal", "throughput_rps", "efficiency")

@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader
 
 from loadgen.reproduce.claims import Claim, load_claims
 from loadgen.reproduce.experiments import COMPARED, LABELS, MAIN, SCREENING, Experiment
+from loadgen.reproduce.kept import RUNS_CSV, write_runs
 from loadgen.reproduce.measures import Figure
 from loadgen.reproduce.plots import draw
 from loadgen.reproduce.results import Results
@@ -21,7 +22,6 @@ from loadgen.reproduce.tables import (
     screened,
     write_claims,
     write_results,
-    write_runs,
 )
 from loadgen.reproduce.verdicts import Answer, Verdict, ends, judge_all, number, show
 from loadgen.sweep.intervals import Interval
@@ -42,7 +42,7 @@ def write_page(
     ``missing``: runs that are not there yet. Raises Incomparable for runs that did not serve the same.
     """
     results = Results.read(out)
-    verdicts = judge_all(load_claims(), results, some_rates=quick)
+    verdicts = judge_all(load_claims(), results, quick=quick)
     plots = out / PLOTS
     plots.mkdir(exist_ok=True)
     sections, table = [], []
@@ -53,7 +53,7 @@ def write_page(
         sections.append({"experiment": experiment, "plots": files, "rows": list(map(_row, part))})
     write_results(out / "results.csv", table)
     write_claims(out / "claims.csv", verdicts)
-    write_runs(out / "runs.csv", results)
+    write_runs(out / RUNS_CSV, results.runs())
     environment = Environment(
         loader=PackageLoader("loadgen.reproduce", "."), autoescape=True, trim_blocks=True
     )

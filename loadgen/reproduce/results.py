@@ -9,19 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from loadgen.reproduce.kept import RUNS_CSV, read_runs
 from loadgen.reproduce.runs import RUNS
 from loadgen.sweep.tables import HASHES, Incomparable
 
 Result = Mapping[str, Any]
 BySeed = dict[int, Result]
-
-
-def figure(result: Result, metric: str) -> float | None:
-    """A figure of a run by its dotted path (``ttft_s.p99``); None where the run has none."""
-    value: Any = result
-    for name in metric.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return float(value) if isinstance(value, int | float) else None
 
 
 class Results:
@@ -31,15 +24,17 @@ class Results:
         self._by: dict[str, dict[str, dict[float, BySeed]]] = defaultdict(
             lambda: defaultdict(lambda: defaultdict(dict))
         )
-        self.count = 0
         for setting, result in runs:
             self._by[setting][result["arm"]][result["qps"]][result["seed"]] = result
-            self.count += 1
 
     @classmethod
     def read(cls, out: Path) -> Results:
-        """Every run file of a reproduction. A file that is no run raises ValueError with its name."""
-        runs = []
+        """Every run file of a reproduction, and of ``runs.csv`` those whose files are not there.
+
+        A file that is no run raises ValueError with its name.
+        """
+        kept = out / RUNS_CSV
+        runs: list[tuple[str, Result]] = list(read_runs(kept)) if kept.exists() else []
         for file in sorted((out / RUNS).glob("*/*.json")):
             try:
                 result = json.loads(file.read_text(encoding="utf-8"))
@@ -48,6 +43,15 @@ class Results:
                 raise ValueError(f"{file} is no run of a reproduction: {error!r}") from None
             runs.append((file.parent.name, result))
         return cls(runs)
+
+    def has(self, setting: str, arm: str, qps: float, seed: int, requests: int) -> bool:
+        """Whether that very run is there."""
+        run = self.at(setting, arm, qps).get(seed)
+        return run is not None and run["requests"] == requests
+
+    @property
+    def count(self) -> int:
+        return sum(1 for _ in self.runs())
 
     def settings(self) -> list[str]:
         return sorted(self._by)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.reproduce.experiments import SCREENED, SCREENING, Experiment
+from loadgen.reproduce.kept import FIGURES, figure
 from loadgen.reproduce.measures import Figure
-from loadgen.reproduce.results import BySeed, Results, figure
+from loadgen.reproduce.results import BySeed, Results
 from loadgen.reproduce.settings import SETTINGS
 from loadgen.reproduce.verdicts import Answer, Verdict
 from loadgen.sweep.intervals import (
@@ -20,23 +21,8 @@ from loadgen.sweep.intervals import (
     paired_difference,
 )
 
-METRICS = {
-    "hit_rate": "hit_rate",
-    "b1": "bounds.b1",
-    "b3": "bounds.b3",
-    "efficiency": "efficiency",
-    "ttft_mean_s": "ttft_s.mean",
-    "ttft_p50_s": "ttft_s.p50",
-    "ttft_p90_s": "ttft_s.p90",
-    "ttft_p99_s": "ttft_s.p99",
-    "least_p99_s": "ttft_p99_least_s",
-    "max_wait_s": "max_wait_s",
-    "latency_mean_s": "latency_s.mean",
-    "latency_p99_s": "latency_s.p99",
-    "throughput_rps": "throughput_rps",
-}
+METRICS = {name: path for name, path in FIGURES.items() if name not in ("hit_rate_nonglobal", "b0")}
 """Column -> path in a run's JSON."""
-RUN_METRICS = METRICS | {"hit_rate_nonglobal": "hit_rate_nonglobal", "b0": "bounds.b0"}
 
 
 @dataclass(frozen=True)
@@ -130,18 +116,6 @@ def write_results(file: Path, table: Iterable[Row]) -> None:
             for value in [*(row.values.get(name) for name in METRICS), *paired]:
                 cells += ["", "", ""] if value is None else [_short(x) for x in value]
             writer.writerow(cells)
-
-
-def write_runs(file: Path, results: Results) -> None:
-    """One line a run: the figures that claims and tables are computed from."""
-    head = ["setting", "arm", "qps", "seed", "requests", *RUN_METRICS, "git_commit"]
-    with file.open("w", encoding="utf-8", newline="") as out:
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(head)
-        for setting, run in results.runs():
-            values = [_short(figure(run, path)) for path in RUN_METRICS.values()]
-            told = [setting, run["arm"], f"{run['qps']:.6g}", run["seed"], run["requests"]]
-            writer.writerow([*told, *values, str(run.get("git_commit"))[:12]])
 
 
 def write_claims(file: Path, verdicts: Sequence[Verdict]) -> None:

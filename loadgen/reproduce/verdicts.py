@@ -15,8 +15,12 @@ UNDER_READINGS = "reproduced under these readings"
 NOT_REPRODUCED = "not reproduced"
 MET = "met"
 MET_IN_THE_MEAN = "met in the mean"
+MET_WHERE_RUN = "met where it ran"
 NOT_MET = "not met"
 NOT_RUN = "not run"
+
+SEEDS_LEAST = 5
+"""Fewer say nothing of a claim."""
 
 
 @dataclass(frozen=True)
@@ -44,19 +48,23 @@ class Verdict:
         return self.word in (REPRODUCED, MET, MET_IN_THE_MEAN)
 
 
-def judge_all(
-    claims: Iterable[Claim], results: Results, *, some_rates: bool = False
-) -> list[Verdict]:
-    return [judge(claim, results, some_rates=some_rates) for claim in claims]
+def judge_all(claims: Iterable[Claim], results: Results, *, quick: bool = False) -> list[Verdict]:
+    """Of a ``quick`` run two seeds are enough, and some of the rates."""
+    least = 2 if quick else SEEDS_LEAST
+    return [judge(claim, results, seeds_least=least, some_rates=quick) for claim in claims]
 
 
-def judge(claim: Claim, results: Results, *, some_rates: bool = False) -> Verdict:
+def judge(
+    claim: Claim, results: Results, *, seeds_least: int = SEEDS_LEAST, some_rates: bool = False
+) -> Verdict:
     """A paper's claim must hold under a reading by its interval; a target of ours in the mean.
 
-    A reading of which only some rates ran says nothing, unless ``some_rates`` are enough.
+    A reading of which only some rates ran says nothing, unless ``some_rates`` are enough; nor does one
+    with fewer than ``seeds_least`` seeds.
     """
     answers = tuple(
-        answer(claim, r, figures(claim, r, results), some_rates=some_rates) for r in claim.readings
+        answer(claim, r, figures(claim, r, results), seeds_least=seeds_least, some_rates=some_rates)
+        for r in claim.readings
     )
     ran = [a for a in answers if a.holds is not None]
     if not ran:
@@ -66,7 +74,10 @@ def judge(claim: Claim, results: Results, *, some_rates: bool = False) -> Verdic
     if len(ran) < len(answers):
         reason += f" ({len(ran)} of {len(answers)} readings ran)"
     if claim.source == "ours":
-        return Verdict(claim, _target_word(ran, good), reason, answers)
+        word = _target_word(ran, good)
+        if word != NOT_MET and len(ran) < len(answers):
+            word = MET_WHERE_RUN
+        return Verdict(claim, word, reason, answers)
     if len(good) == len(answers):
         return Verdict(claim, REPRODUCED, reason, answers)
     if good:
@@ -92,13 +103,19 @@ def _reasons(ran: Sequence[Answer], good: Sequence[Answer]) -> str:
 
 
 def answer(
-    claim: Claim, reading: Reading, found: Sequence[Figure], *, some_rates: bool = False
+    claim: Claim,
+    reading: Reading,
+    found: Sequence[Figure],
+    *,
+    seeds_least: int = SEEDS_LEAST,
+    some_rates: bool = False,
 ) -> Answer:
     """Whether the figures of one reading bear the claim out; one seed says nothing."""
     if not found:
         return Answer(reading, (), None, False, "none of its runs is there")
-    if len(found[0].seeds) < 2:
-        return Answer(reading, tuple(found), None, False, "one seed, so no interval")
+    if (seeds := len(found[0].seeds)) < max(2, seeds_least):
+        reason = "one seed, so no interval" if seeds == 1 else f"{seeds} seeds of {seeds_least}"
+        return Answer(reading, tuple(found), None, False, reason)
     if not (some_rates or found[0].of_all_rates):
         return Answer(reading, tuple(found), None, False, "only some of its rates ran")
     judged = [f for f in found if claim.each or f.qps is None]

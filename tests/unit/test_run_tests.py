@@ -45,7 +45,7 @@ def test_few_failures_among_real_processes_get_a_second_try(
         ("def test_a(): pass", 0, 1),
         ("def test_a(tries): assert tries > 1", 0, 2),
         ("def test_a(tries): assert tries > 2", 1, 2),
-        ("import nothing_of_this_name", 2, 1),
+        ("import nothing_of_this_name", 1, 1),
     ],
 )
 def test_the_second_try_starts_afresh_and_decides(

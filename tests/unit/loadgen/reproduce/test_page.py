@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from click.testing import CliRunner
 from loadgen.cli import main
 from loadgen.reproduce.claims import load_claims
 from loadgen.reproduce.experiments import EXPERIMENTS, FIRST_SEED, experiments
+from loadgen.reproduce.kept import FIGURES
+from loadgen.reproduce.measures import BOUNDS
 from loadgen.reproduce.page import write_page
 from loadgen.reproduce.runs import todo
 
@@ -56,6 +59,30 @@ def test_what_is_there_is_not_run_again(kept: tuple[Path, str]) -> None:
     files = {file: file.stat().st_mtime_ns for file in out.glob("runs/*/*.json")}
     assert reproduce(out) == page
     assert {file: file.stat().st_mtime_ns for file in out.glob("runs/*/*.json")} == files
+
+
+def test_the_table_of_runs_alone_says_the_same_and_is_gone_on_from(
+    kept: tuple[Path, str], tmp_path: Path
+) -> None:
+    out, page = kept
+    shutil.copy(out / "runs.csv", tmp_path)
+    assert reproduce(tmp_path) == page
+    assert not list(tmp_path.glob("runs/*/*.json")), "nothing was run again"
+    for table in ("results.csv", "claims.csv", "runs.csv"):
+        assert (tmp_path / table).read_bytes() == (out / table).read_bytes()
+
+
+def test_a_table_that_lacks_a_column_is_named(kept: tuple[Path, str], tmp_path: Path) -> None:
+    table = (kept[0] / "runs.csv").read_text(encoding="utf-8")
+    (tmp_path / "runs.csv").write_text(table.replace("prompts_hash", "x", 1), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"runs\.csv, line 2: KeyError\('prompts_hash'\)"):
+        write_page(tmp_path, [], quick=True)
+
+
+def test_the_table_of_runs_has_every_figure_that_a_claim_needs() -> None:
+    for claim in load_claims():
+        needed = {*claim.metrics, *filter(None, [claim.best_by]), *BOUNDS.values()}
+        assert needed <= set(FIGURES.values()), claim.id
 
 
 def test_changing_a_result_changes_the_verdict(kept: tuple[Path, str], tmp_path: Path) -> None:

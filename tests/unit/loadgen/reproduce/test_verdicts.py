@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
+from loadgen.reproduce import verdicts
 from loadgen.reproduce.claims import BadClaim, Reading
 from loadgen.reproduce.measures import figures
 from loadgen.reproduce.verdicts import (
@@ -12,11 +15,12 @@ from loadgen.reproduce.verdicts import (
     NOT_RUN,
     REPRODUCED,
     UNDER_READINGS,
-    judge,
 )
 from loadgen.sweep.tables import Incomparable
 
 from .scenes import READING, claim, grid, results, run
+
+judge = partial(verdicts.judge, seeds_least=2)  # a verdict is easier to see with few
 
 PEER = grid("peer", [[1.0, 2.0, 3.0], [2.0, 4.0, 6.0]])
 
@@ -162,6 +166,23 @@ def test_runs_that_served_different_prompts_do_not_stand_side_by_side() -> None:
     wrong = [run("ours", q, s, prompts="others") for q in READING.rates for s in range(3)]
     with pytest.raises(Incomparable, match="prompts"):
         judge(claim(), results(*PEER, *wrong))
+
+
+def test_fewer_than_five_seeds_say_nothing_of_a_claim() -> None:
+    served = results(*PEER, *ours(0.8, 0.8, 0.8))
+    verdict = verdicts.judge(claim(), served)
+    assert (verdict.word, verdict.reason) == (NOT_RUN, "3 seeds of 5")
+    assert judge(claim(), served).word == REPRODUCED
+
+
+def test_a_target_of_which_not_all_readings_ran_is_met_where_it_ran() -> None:
+    elsewhere = Reading("there", "paper-13b", rates=(10.0,))
+    target = claim(source="ours", number=-0.1, readings=(READING, elsewhere))
+    verdict = judge(target, results(*PEER, *ours(0.8, 0.8, 0.8)))
+    assert verdict.word == verdicts.MET_WHERE_RUN
+    assert not verdict.good
+    assert verdict.reason.endswith("(1 of 2 readings ran)")
+    assert judge(target, results(*PEER, *ours(0.99, 0.99, 0.99))).word == NOT_MET
 
 
 def test_only_seeds_that_both_sides_have_count() -> None:
