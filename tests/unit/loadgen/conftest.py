@@ -32,6 +32,9 @@ USAGE = {
 }
 HEADERS = {"x-prism-replica": "r0", "x-prism-lane": "cold", "x-prism-queue-ms": "12.5"}
 
+PAUSE_S = 0.02
+"""Before each piece of a streamed answer."""
+
 
 class Peer:
     """The server's address, what it answers with and what it was asked."""
@@ -45,6 +48,8 @@ class Peer:
         self.flushes = 0
         self.busy_flushes = 0
         self.connections: set[tuple[str, int]] = set()
+        self.taken = threading.Semaphore(0)
+        """One for each piece of an answer ``in turn`` that its client has read; the next waits for it."""
 
 
 def _chunk(**fields: Any) -> bytes:
@@ -56,7 +61,7 @@ def _delta(text: str, finish: str | None = None) -> bytes:
     return _chunk(choices=[{"index": 0, "delta": {"content": text}, "finish_reason": finish}])
 
 
-async def _stream(behaviour: str) -> AsyncIterator[bytes]:
+async def _stream(behaviour: str, peer: Peer) -> AsyncIterator[bytes]:
     if behaviour == "comments":
         yield b": waiting\n\n: waiting\n\n"
         await asyncio.sleep(0.05)
@@ -64,7 +69,9 @@ async def _stream(behaviour: str) -> AsyncIterator[bytes]:
     if behaviour == "slow":
         await asyncio.sleep(1.0)
     for piece in ("Pa", "r", "is"):
-        await asyncio.sleep(0.02)
+        if behaviour == "in turn" and piece != "Pa":
+            await asyncio.to_thread(peer.taken.acquire, timeout=10)
+        await asyncio.sleep(PAUSE_S)
         yield _delta(piece, "stop" if piece == "is" else None)
         if behaviour == "error":
             yield b'data: {"error": {"message": "replica died", "code": "replica_died"}}\n\n'
@@ -112,7 +119,7 @@ def build(peer: Peer) -> FastAPI:
             choice = {"index": 0, "message": message, "finish_reason": "stop"}
             return JSONResponse({"choices": [choice], "usage": USAGE}, headers=HEADERS)
         return StreamingResponse(
-            _stream(behaviour), media_type="text/event-stream", headers=HEADERS
+            _stream(behaviour, peer), media_type="text/event-stream", headers=HEADERS
         )
 
     return app

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from loadgen.answer import Answer
 from loadgen.client import (
     ClosedLoop,
     FlushFailed,
@@ -18,6 +19,8 @@ from loadgen.client import (
     served_models,
 )
 from loadgen.rows import Outcome, PlannedRequest, RequestRow
+
+from .conftest import PAUSE_S
 
 
 def request(behaviour: str = "plain", at_s: float = 0.0, **fields: Any) -> PlannedRequest:
@@ -48,8 +51,23 @@ async def test_an_answer_leaves_all_its_facts_in_the_row(peer: Any) -> None:
     assert row.scheduled_s <= row.sent_s <= row.headers_s <= row.chunk_s[0]
     assert row.chunk_s == sorted(row.chunk_s)
     assert row.chunk_s[-1] <= row.ended_s
-    assert max(row.gaps_s) > 0.01
     assert peer.bodies[0]["messages"][0]["content"] == "plain"
+
+
+async def test_each_piece_has_the_time_at_which_it_was_read(
+    peer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Acknowledging(Answer):
+        def chunk(self, data: str, at_s: float) -> None:
+            before = len(self.row.chunk_s)
+            super().chunk(data, at_s)
+            if len(self.row.chunk_s) > before:
+                peer.taken.release()
+
+    monkeypatch.setattr("loadgen.client.Answer", Acknowledging)
+    (row,) = await fire(peer.url, request("in turn"))
+    assert len(row.gaps_s) == 2
+    assert min(row.gaps_s) > 0.9 * PAUSE_S  # it was not sent before
 
 
 async def test_requests_leave_on_schedule_though_earlier_ones_are_not_answered(peer: Any) -> None:
