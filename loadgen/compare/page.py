@@ -82,7 +82,7 @@ def _made(setting: Mapping[str, Any], knee: Mapping[str, Any], results: Sequence
         f"{len(results)} runs on a machine of {cores} cores, seeds {', '.join(map(str, seeds))}, "
         f"commit{'s' * (len(commits) > 1)} {', '.join(commits)}; own use "
         f"{_mean(results, 'own_cores'):.2f} cores, others' {_mean(results, 'others_cores'):.2f} on "
-        "average.",
+        "average. A commit that is not in your clone is of the development history before it.",
         f"- engine: `{json.dumps(setting.get('machine', {}))}`",
         f"- workload: `{json.dumps(setting.get('workload', {}))}`",
         f"- pool: {results[0]['limits']['pool_tokens']:,} tokens; "

@@ -183,6 +183,7 @@ def test_the_page_has_table_verdicts_and_plots_and_changes_with_a_run(plan: Plan
     page = (plan.directory.path / "index.md").read_text()
     assert "| 1 | `sglang-fcfs` | 2 |" in page
     assert "prism beats sglang-fcfs" in page
+    assert "commit that is not in your clone" in page
     for plot in ("ttft-p99.svg", "hit-rate.svg", "ttft-cdf.svg"):
         assert plot in page
         assert (plan.directory.path / plot).read_text().startswith("<?xml")
