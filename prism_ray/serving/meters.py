@@ -52,7 +52,9 @@ FAMILIES = {
     "prism_ttft_prefill_seconds": Family("Second term of TTFT.", ("lane",), _SECONDS),
     "prism_ttft_first_token_seconds": Family("Third term of TTFT.", ("lane",), _SECONDS),
     "prism_inter_token_seconds": Family(
-        "Mean time between the tokens of a streamed answer, one value an answer.", ("lane",), _SHORT
+        "Mean time between the tokens of a streamed answer: one value an answer, not one a gap.",
+        ("lane",),
+        _SHORT,
     ),
     "prism_router_waits_total": Family(
         "Times that Serve's router held a call back since its replica was not there; 0 but for deaths."
