@@ -95,32 +95,42 @@ def summarize(
         "cached_tokens": sum(r.cached_tokens or 0 for r in good),
         "output_tokens": sum(r.output_tokens or 0 for r in good),
         "hit_rate": hit_rate(rows),
+        **_times(good),
+        "lateness_s": spread(r.lateness_s for r in rows),
+        "lanes": dict(Counter(r.lane or "unknown" for r in good)),
+        "replicas": dict(Counter(r.replica or "unknown" for r in good)),
+        "by_lane": _groups(rows, "lane", slo, span_s),
+        "by_replica": _groups(rows, "replica", slo, span_s),
+        "goodput": None if slo is None else _goodput(rows, slo, span_s),
+    }
+
+
+def _times(good: Sequence[RequestRow]) -> dict[str, Any]:
+    """The spreads of answered rows, TTFT's terms among them where the server told them."""
+    return {
         "ttft_s": spread(r.ttft_s for r in good),
         "ttft_terms_s": {t: spread(ttft_term(r, t) for r in good) for t in TTFT_TERMS},
         "tpot_s": spread(r.tpot_s for r in good),
         "itl_s": spread(g for r in good for g in r.gaps_s),
         "latency_s": spread(r.latency_s for r in good),
-        "lateness_s": spread(r.lateness_s for r in rows),
-        "lanes": dict(Counter(r.lane or "unknown" for r in good)),
-        "replicas": dict(Counter(r.replica or "unknown" for r in good)),
-        "by_lane": _groups(good, "lane"),
-        "by_replica": _groups(good, "replica"),
-        "goodput": None if slo is None else _goodput(rows, slo, span_s),
     }
 
 
-def _groups(good: Sequence[RequestRow], key: str) -> dict[str, dict[str, Any]]:
-    """Answers, hit rate and times of each value of a row's ``key``."""
+def _groups(
+    rows: Sequence[RequestRow], key: str, slo: Slo | None, span_s: float
+) -> dict[str, dict[str, Any]]:
+    """The same figures of each value of a row's ``key``; what failed before one was told is unknown's."""
     groups: dict[str, list[RequestRow]] = {}
-    for row in good:
+    for row in rows:
         groups.setdefault(getattr(row, key) or "unknown", []).append(row)
     return {
         name: {
-            "answered": len(members),
+            "requests": len(members),
+            "answered": len(good := [r for r in members if r.answered]),
+            "errors": dict(Counter(_error(r) for r in members if not r.answered)),
             "hit_rate": hit_rate(members),
-            "ttft_s": spread(r.ttft_s for r in members),
-            "tpot_s": spread(r.tpot_s for r in members),
-            "latency_s": spread(r.latency_s for r in members),
+            **_times(good),
+            "goodput": None if slo is None else _goodput(members, slo, span_s),
         }
         for name, members in sorted(groups.items())
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -65,23 +65,9 @@ def _row(point: Point, load: Load) -> dict[str, Any]:
     summary = point.summary
     cells = [str(point.seed), f"{summary['outcomes'].get('answered', 0)} of {summary['requests']}"]
     cells.append(_number(summary["answered_per_s"]))
-    if point.slo is not None:
-        cells.append(_number(dig(summary, ("goodput", "per_s"))))
+    cells += _goodput(point, summary)
     cells.append(_percent(summary["hit_rate"]))
-    terms = [("ttft_terms_s", term, "mean") for term in TTFT_TERMS]
-    cells += [
-        _milliseconds(dig(summary, path))
-        for path in [
-            ("ttft_s", "p50"),
-            ("ttft_s", "p99"),
-            *terms,
-            ("tpot_s", "mean"),
-            ("itl_s", "p99"),
-            ("latency_s", "p50"),
-            ("latency_s", "p99"),
-            ("lateness_s", "p99"),
-        ]
-    ]
+    cells += [*_cells(summary), _milliseconds(dig(summary, ("lateness_s", "p99")))]
     errors = ", ".join(f"{n} {kind}" for kind, n in sorted(summary["errors"].items()))
     return {
         "load": f"{point.load:g}",
@@ -98,14 +84,36 @@ def _groups(points: Sequence[Point]) -> Iterator[list[str]]:
     for point in points:
         for kind in ("replica", "lane"):
             for name, figures in point.summary[f"by_{kind}"].items():
+                errors = ", ".join(f"{n} {e}" for e, n in sorted(figures["errors"].items()))
                 yield [
                     f"{point.load:g}, {point.seed}",
                     f"{kind} {name}",
-                    str(figures["answered"]),
+                    f"{figures['answered']} of {figures['requests']}",
+                    errors,
+                    *_goodput(point, figures),
                     _percent(figures["hit_rate"]),
-                    _milliseconds(dig(figures, ("ttft_s", "p50"))),
-                    _milliseconds(dig(figures, ("ttft_s", "p99"))),
+                    *_cells(figures),
                 ]
+
+
+def _goodput(point: Point, figures: Mapping[str, Any]) -> list[str]:
+    """A cell where there is an SLO to be kept."""
+    return [] if point.slo is None else [_number(dig(figures, ("goodput", "per_s")))]
+
+
+_TIMES = (
+    ("ttft_s", "p50"),
+    ("ttft_s", "p99"),
+    *(("ttft_terms_s", term, "mean") for term in TTFT_TERMS),
+    ("tpot_s", "mean"),
+    ("itl_s", "p99"),
+    ("latency_s", "p50"),
+    ("latency_s", "p99"),
+)
+
+
+def _cells(figures: Mapping[str, Any]) -> list[str]:
+    return [_milliseconds(dig(figures, path)) for path in _TIMES]
 
 
 def _number(value: float | None) -> str:

@@ -38,6 +38,7 @@ def draw(by_load: Sequence[Load]) -> list[tuple[str, str, str]]:
     clean = [load for load in by_load if not load.saturated] or list(by_load)
     x = "requests/s" if by_load[0].points[0].rate is not None else "clients"
     middle = clean[-1].points[0]
+    which = "of all" if clean[-1].saturated else "that is not past the knee"
     plots: list[tuple[str, str, Callable[[Axes], bool]]] = [
         (
             "TTFT against load",
@@ -73,7 +74,8 @@ def draw(by_load: Sequence[Load]) -> list[tuple[str, str, str]]:
         ),
         (
             "Requests under way by replica",
-            f"Means over a fiftieth of the run, at {middle.label}, seed {middle.seed}.",
+            f"Means over a fiftieth of the run, at {middle.label}, seed {middle.seed}: the first seed "
+            f"of the highest load {which}.",
             lambda axes: _balance(axes, middle),
         ),
     ]

@@ -75,6 +75,29 @@ def test_lanes_and_replicas_have_figures_of_their_own() -> None:
     assert summary["by_replica"]["unknown"]["ttft_s"]["p50"] == pytest.approx(0.5)
 
 
+def test_groups_have_gaps_terms_goodput_and_failures_of_their_own() -> None:
+    refused = row(replica=None, outcome=Outcome.REFUSED, status=429, chunk_s=[])
+    cut = row(replica="b", outcome=Outcome.TRUNCATED)
+    slow = row(replica="b", ended_s=9.0)
+    terms = {"ttft": {"queue_wait_s": 0.1, "prefill_s": 0.2, "first_token_s": 0.05}}
+    rows = [row(replica="a", prism=terms), slow, cut, refused]
+    groups = summarize(rows, slo=Slo(latency_s=2.0))["by_replica"]
+    assert [(n, g["requests"], g["answered"]) for n, g in groups.items()] == [
+        ("a", 1, 1),
+        ("b", 2, 1),
+        ("unknown", 1, 0),
+    ]
+    assert groups["b"]["errors"] == {"truncated": 1}
+    assert groups["unknown"]["errors"] == {"refused 429": 1}
+    assert groups["a"]["itl_s"]["max"] == pytest.approx(0.4)
+    assert groups["a"]["ttft_terms_s"]["prefill_s"]["mean"] == pytest.approx(0.2)
+    assert groups["unknown"]["ttft_s"] == {}
+    assert [g["goodput"]["share"] for g in groups.values()] == [1.0, 0.0, 0.0]
+    per_s = [g["goodput"]["per_s"] for g in groups.values()]
+    assert sum(per_s) == summarize(rows, slo=Slo(latency_s=2.0))["goodput"]["per_s"]
+    assert summarize(rows)["by_replica"]["a"]["goodput"] is None
+
+
 def test_a_late_generator_is_warned_of() -> None:
     late = summarize([row(sent_s=1.05)])
     assert late_warning(summarize([row()]), 1, 4) is None

@@ -186,7 +186,14 @@ def test_the_report_is_json_csv_and_a_page_that_needs_nothing_else(directory: Pa
     assert not re.search(r"@import|url\((?!#)", text)
     assert "&lt;script&gt;" in text
     assert text.count('class="past"') == 4
-    assert "70.0" in text  # the queue wait of the server's report, in milliseconds
+    assert "at 10 requests/s, seed 0: the first seed of the highest load that is not past" in text
+    who = [line for line in text.splitlines() if "replica r0" in line]
+    assert len(who) == 6
+    assert "<td>45 of 45</td>" in who[0]
+    assert (
+        who[0].count("<td>70.0</td>") == 1
+    )  # the queue wait of the server's report, in milliseconds
+    assert text.count("<td>70.0</td>") == 6 * 4  # of the run, of each replica and of the lane
 
     summary = json.loads((directory / "summary.json").read_text())
     assert summary["highest_load_below_saturation"] == 10.0
