@@ -116,15 +116,19 @@ class Homes:
         self._draining = draining
 
     def _move(self, shut: list[str], ready: list[str], now_s: float) -> None:
-        """Ask about the newest first: the oldest are the next to go where they are."""
+        """Ask about the newest first: the oldest are the next to go where they are.
+
+        Who has been looked at is last next time: there may be more replicas than one round looks at.
+        """
         each = max(1, MOVES_MAX // len(shut))
         for name in shut[:MOVES_MAX]:
+            del self._wanted[name]
+            self._wanted[name] = None
             for ticket in list(islice(reversed(self._waiting[name].values()), each)):
                 choice = self.placement.move(ticket, self._path(ticket), ready, now_s)
-                if choice is None:
-                    break
-                self._stop_waiting(ticket.request_id)
-                self._set(ticket, choice)
+                if choice is not None:
+                    self._stop_waiting(ticket.request_id)
+                    self._set(ticket, choice)
 
     def _set(self, ticket: Ticket, choice: Choice) -> None:
         self.homes[ticket.request_id] = choice.replica

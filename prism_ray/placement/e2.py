@@ -112,10 +112,13 @@ class E2:
         prompt_tokens = placed.prompt_tokens
         found = self.forest.match(path)
         names = frozenset(ready)
-        # What it waits for at home is the others there, not itself.
+        # What it waits for at home is the others there, not itself; nor does it find there what only
+        # itself would bring.
         assert isinstance(placed, E2Placed)
         here_s = self.terms.wait_s(home) - placed.prefill_s
-        other = self.rule.sooner(home, here_s, found, prompt_tokens, among=names)
+        same_tokens = found.tokens if path == placed.path else _same_tokens(path, placed.path)
+        held = self.forest.held_without(placed.use, found, same_tokens)
+        other = self.rule.sooner(home, here_s, held, found, prompt_tokens, among=names)
         if other is None:
             return None
         cached = cached_tokens(other, found)
@@ -277,6 +280,16 @@ class E2:
             assert book.decoding == sum(p.prefilled for p in placed)
             owed = [p.prefill_s for p in placed if isinstance(p, E2Placed) and not p.prefilled]
             assert abs(book.backlog_s - sum(owed)) < 1e-6
+
+
+def _same_tokens(one: Path, other: Path) -> int:
+    """Tokens of the front that two paths have in common."""
+    tokens = 0
+    for atom, also in zip(one, other, strict=False):
+        if atom.id != also.id:
+            break
+        tokens += atom.tokens
+    return tokens
 
 
 @PLACEMENTS.register("e2")

@@ -90,9 +90,8 @@ class Rule:
             other = self._lighter(book, load, found, prompt_tokens, now_s)
             kind = "rebalance" if other is not None else kind
         if other is None and self._params.spill:
-            other = self.sooner(
-                book, self._terms.wait_s(book), found, prompt_tokens, surplus=surplus
-            )
+            here_s = self._terms.wait_s(book)
+            other = self.sooner(book, here_s, cached, found, prompt_tokens, surplus=surplus)
             kind = "spill" if other is not None else kind
         if other is not None:
             numbers["instead_of"] = book.replica
@@ -275,13 +274,15 @@ class Rule:
         self,
         home: E2Book,
         here_s: float,
+        held: int,
         found: Match,
         prompt_tokens: int,
         *,
         among: frozenset[str] | None = None,
         surplus: frozenset[str] = frozenset(),
     ) -> E2Book | None:
-        """A replica where the request would be done sooner than waiting ``here_s``, of ``among`` if given.
+        """A replica where the request would be done sooner than waiting ``here_s`` at home, which holds
+        ``held`` tokens of it whether it stays or not; of ``among`` if given.
 
         Holders of a part of its prompt and replicas near the shortest wait. What it would compute
         there and not at home counts ``spill_ratio`` times more: others wait for that too. A holder
@@ -289,9 +290,7 @@ class Rule:
         """
         params = self._params
         fixed_s, token_s = self._terms.costs.fit.time.line(prompt_tokens)
-        own_s = (
-            fixed_s + token_s * (prompt_tokens - cached_tokens(home, found))
-        ) * home.speed.factor
+        own_s = (fixed_s + token_s * (prompt_tokens - held)) * home.speed.factor
         if here_s <= own_s * params.spill_after:
             return None
         ratio = self._copy_ratio(found)

@@ -69,10 +69,11 @@ class Shelf:
 class Use:
     """One request's use of a path at a replica; in the window of H until it expires or is undone.
 
-    ``cost_s`` is what it is thought to cost there, ``decode_s`` the part of it that is decoding.
+    ``cost_s`` is what it is thought to cost there, ``decode_s`` the part of it that is decoding;
+    ``held_tokens`` is how much of its path the replica held before.
     """
 
-    __slots__ = ("at_s", "cost_s", "decode_s", "live", "node", "shelf")
+    __slots__ = ("at_s", "cost_s", "decode_s", "held_tokens", "live", "node", "shelf")
 
     def __init__(
         self, at_s: float, shelf: Shelf, node: Node, cost_s: float, decode_s: float
@@ -82,6 +83,7 @@ class Use:
         self.node = node
         self.cost_s = cost_s
         self.decode_s = decode_s
+        self.held_tokens = 0
         self.live = True
 
 
@@ -186,6 +188,7 @@ class Forest:
             shared = node.shared
             shared[replica] = shared.get(replica, 0) + 1
             if replica in node.holders:
+                use.held_tokens = use.held_tokens or node.end_tokens
                 on_shelf.move_to_end(node)
             else:
                 node.holders[replica] = shelf
@@ -204,6 +207,24 @@ class Forest:
         if use.live:
             use.live = False
             self._leave_window(use)
+
+    def held_without(self, use: Use, found: Match, same_tokens: int) -> int:
+        """How much of a matched front the use's replica holds whatever becomes of the use.
+
+        The use's own path is the same as the matched one for so many tokens.
+        """
+        replica = use.shelf.replica
+        whole = [(node, node.end_tokens) for node in found.nodes]
+        if found.part is not None:
+            whole.append((found.part, found.tokens))
+        for node, end_tokens in reversed(whole):
+            if replica not in node.holders:
+                continue
+            if end_tokens > same_tokens or node.shared.get(replica, 0) > use.live:
+                return end_tokens
+            if use.held_tokens > node.end_tokens - node.tokens:
+                return min(end_tokens, use.held_tokens)
+        return 0
 
     def expire(self, now_s: float) -> list[Use]:
         """The uses that left the window since the last call (undone ones excluded)."""
