@@ -95,12 +95,14 @@ class E2:
         prompt_tokens = ticket.skeleton.prompt_tokens
         while True:
             found = self.forest.match(path)
-            book, cached, kind, numbers = self.rule.choose(found, prompt_tokens, now_s)
+            chosen = self.rule.choose(found, prompt_tokens, now_s)
+            book, cached = chosen.book, chosen.cached_tokens
             if self._is_true(book, found, path, cached):
                 break
+        self.rule.commit(chosen, now_s)
         self._assign(ticket, path, book, prompt_tokens, prompt_tokens - cached, now_s)
-        self.kinds[kind] += 1
-        return Choice(book.replica, kind, numbers)
+        self.kinds[chosen.kind] += 1
+        return Choice(book.replica, chosen.kind, chosen.numbers)
 
     def move(self, ticket: Ticket, path: Path, ready: Sequence[str], now_s: float) -> Choice | None:
         placed = self._books.placed[ticket.request_id]

@@ -13,20 +13,35 @@ from prism_ray.placement.forest import Match, Node
 from prism_ray.placement.replication import Replication, key_node
 
 
+class Copy(NamedTuple):
+    """A copy of a prefix that was due: its place among the holders, or 0 where all hold it already."""
+
+    node: Node
+    number: int
+
+
 class Chosen(NamedTuple):
-    """A replica, how much of the prompt it is believed to have, the rule, and what was compared."""
+    """A replica, how much of the prompt it is believed to have, the rule, and what was compared.
+
+    The rest is for ``Rule.commit``: the prefix that was asked for, the copy that was due, and whether
+    new replicas took turns.
+    """
 
     book: E2Book
     cached_tokens: int
     kind: str
     numbers: dict[str, float | int | str]
+    asked: Node | None = None
+    copy: Copy | None = None
+    turn: bool = False
 
 
 class Rule:
     """``books`` are the replicas that take something new, by name; ``since_s`` is when the first came.
 
-    What it reads (books, terms, the forest's nodes) is kept by others; its own are the turns of new
-    replicas and, through ``Replication``, the copies that it decided.
+    What it reads (books, terms, the forest's nodes) is kept by others. A choice changes nothing until it
+    is committed: then the turns of new replicas, the rate of the prefix and, through ``Replication``, the
+    copies that were decided.
     """
 
     def __init__(self, params: E2Params, terms: Terms, replication: Replication) -> None:
@@ -52,22 +67,41 @@ class Rule:
                 return exploited
         return self._explore(found, prompt_tokens, now_s)
 
+    def commit(self, chosen: Chosen, now_s: float) -> None:
+        """The request goes where it was chosen to."""
+        if chosen.asked is not None:
+            self._ask(chosen.asked, now_s)
+        if chosen.copy is not None:
+            node, number = chosen.copy
+            if number:
+                self._replication.copied(node, number, now_s)
+                self._replication.split(node, chosen.book.replica, number, now_s)
+            else:
+                self._replication.nowhere(node)
+        if chosen.turn:
+            self._explored += 1
+            if chosen.kind == "new-replica":
+                chosen.book.explored += 1
+
     def _exploit(self, found: Match, prompt_tokens: int, now_s: float) -> Chosen | None:
         node = _longest(found)
-        if self._params.recent_s:
-            self._ask(node, now_s)
+        asked = node if self._params.recent_s else None
         by_name = self._by_name
         holders = [by_name[name] for name in node.holders if name in by_name]
         if not holders:
             return None
         kind = "exploit"
+        copy: Copy | None = None
         if self._params.replicate:
-            copied = self._replicate(found, holders, now_s)
-            if copied is not None:
-                copy, kind = copied
-                if kind == "replicate":
-                    return Chosen(copy, cached_tokens(copy, found), kind, {"holders": len(holders)})
-                holders = [copy]
+            given = self._given(found, now_s)
+            if given is not None:
+                kind, holders = "split", [given]
+            else:
+                copy = self._due(found, holders)
+            if copy is not None and copy.number:
+                book = self._lightest_of_others(holders, now_s)
+                cached = cached_tokens(book, found)
+                return Chosen(book, cached, "replicate", {"holders": len(holders)}, asked, copy)
         surplus: frozenset[str] = frozenset()
         if self._params.replicate and len(holders) > 1:
             needed = self._needed(node, holders, now_s)
@@ -99,22 +133,20 @@ class Rule:
             cached = cached_tokens(book, found)
             numbers["other_load_s"] = self._terms.load_s(book, now_s)
             numbers["other_wait_s"] = self._terms.wait_s(book)
-        return Chosen(book, cached, kind, numbers)
+        return Chosen(book, cached, kind, numbers, asked, copy)
 
     def _explore(self, found: Match, prompt_tokens: int, now_s: float) -> Chosen:
         until = self._params.explore_until
         new = [book for book in self.books if book.is_new(until)]
         candidates = self.books
-        kind = "explore"
-        if new and len(new) < len(self.books):
+        turn = bool(new) and len(new) < len(self.books)
+        if turn:
             # Each new replica gets every n-th exploring request, n = 1 / share, over all of them.
-            self._explored += 1
             share = min(0.5, self._params.explore_share * len(new))
-            if int(self._explored * share) > int((self._explored - 1) * share):
+            if int((self._explored + 1) * share) > int(self._explored * share):
                 book = min(new, key=lambda b: (b.explored, b.replica))
-                book.explored += 1
-                numbers: dict[str, float | int | str] = {"served": book.served}
-                return Chosen(book, cached_tokens(book, found), "new-replica", numbers)
+                cached = cached_tokens(book, found)
+                return Chosen(book, cached, "new-replica", {"served": book.served}, turn=True)
             candidates = [book for book in self.books if not book.is_new(until)]
         elif self._params.decode_balance:
             decoding = self._decode_heavy()
@@ -135,7 +167,7 @@ class Rule:
         return Chosen(
             book,
             cached,
-            kind,
+            "explore",
             {
                 "cached_tokens": cached,
                 "missed_tokens": prompt_tokens - cached,
@@ -143,6 +175,7 @@ class Rule:
                 "evict_s": self._terms.evict_s(book, prompt_tokens - cached),
                 "wait_s": self._terms.wait_s(book),
             },
+            turn=turn,
         )
 
     def _cheapest(
@@ -217,36 +250,35 @@ class Rule:
         rate, at_s = node.asked or (0.0, now_s)
         node.asked = rate * exp((at_s - now_s) / memory_s) + 1.0 / memory_s, now_s
 
-    def _replicate(
-        self, found: Match, holders: list[E2Book], now_s: float
-    ) -> tuple[E2Book, str] | None:
-        """The replica that gets a copy now, if one is due, or that was given this part of the tree."""
+    def _given(self, found: Match, now_s: float) -> E2Book | None:
+        """The replica that was given this part of the tree with a copy."""
         for node in found.nodes:
             given_to = self._replication.given_to(node, now_s)
             if given_to is None:
                 continue
             book = self._by_name.get(given_to)
             if book is not None and self._carries(book, now_s):
-                return book, "split"
+                return book
             node.moved = None
+        return None
+
+    def _due(self, found: Match, holders: list[E2Book]) -> Copy | None:
+        """The copy of the prompt's key portion that is due, if one is."""
         node = key_node(found.part or found.nodes[-1])
         if not self._replication.is_due(node):
             return None
+        return Copy(node, len(holders) + 1 if len(holders) < len(self.books) else 0)
+
+    def _lightest_of_others(self, holders: list[E2Book], now_s: float) -> E2Book:
+        """The least wait among those that hold it not, of equals the least load."""
         holding = {book.replica for book in holders}
         others = [book for book in self.books if book.replica not in holding]
-        if not others:
-            self._replication.nowhere(node)
-            return None
         waits = self._terms.waits_s(others)
         least_s = min(waits)
-        lightest = min(
+        return min(
             [b for b, wait_s in zip(others, waits, strict=True) if wait_s == least_s],
             key=lambda b: (self._terms.load_s(b, now_s), b.placed, b.replica),
         )
-        copies = len(holders) + 1
-        self._replication.copied(node, copies, now_s)
-        self._replication.split(node, lightest.replica, copies, now_s)
-        return lightest, "replicate"
 
     def _carries(self, book: E2Book, now_s: float) -> bool:
         """Whether a replica is not out of proportion to the lightest."""
