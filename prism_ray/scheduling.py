@@ -28,6 +28,15 @@ class CacheView(Protocol):
     def match(self, path: tuple[Atom, ...]) -> Match: ...
 
 
+@runtime_checkable
+class ToldCacheView(CacheView, Protocol):
+    """A view of a cache whose engine may tell what it holds."""
+
+    @property
+    def exact(self) -> bool:
+        """All that the engine holds is known by now, and no more is believed."""
+
+
 class Round(Protocol):
     """One scheduling round: the queue frozen at its start, dispatched from its front.
 

@@ -10,7 +10,7 @@ from prism_ray.cache_news import CacheNews
 from prism_ray.dispatch.exact_residency import ExactResidency
 from prism_ray.dispatch.footprint import Footprint
 from prism_ray.dispatch.predicted_residency import PredictedResidency
-from prism_ray.dispatch.residency import Residency
+from prism_ray.dispatch.residency import Residency, ResidencyState
 from prism_ray.model import Atom, Order, ReplicaCapacity, ReplicaSnapshot, Ticket
 from prism_ray.scheduling import Match
 
@@ -137,6 +137,11 @@ class Seat:
     def match(self, path: tuple[Atom, ...]) -> Match:
         """What is known of the replica's KV-cache now: a seat is a ``scheduling.CacheView``."""
         return self.residency.match(path)
+
+    @property
+    def exact(self) -> bool:
+        """The view is what the engine says (``scheduling.ToldCacheView``)."""
+        return self.residency.state is ResidencyState.EXACT
 
     def keeps_room(self, tenant: bytes, tenants: int) -> bool:
         """Whether what is free here is for others of so many tenants that are about."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from prism_ray.model import ReplicaCapacity
 from prism_ray.placement.base import Path
@@ -12,7 +12,9 @@ from prism_ray.scheduling import CacheView
 
 @dataclass(slots=True, eq=False)
 class Book:
-    """One replica. Outstanding is what was placed there and has not left on any path."""
+    """One replica. Outstanding is what was placed there and has not left on any path; ``unsent`` of it
+    are the requests that wait, the newest last.
+    """
 
     replica: str
     capacity: ReplicaCapacity
@@ -21,7 +23,7 @@ class Book:
     draining: bool = False
     outstanding: int = 0
     outstanding_tokens: int = 0
-    unsent: int = 0
+    unsent: dict[str, Placed] = field(default_factory=dict)
     placed: int = 0
     served: int = 0
 
@@ -78,7 +80,7 @@ class Books:
         book = placed.book
         book.outstanding += 1
         book.outstanding_tokens += placed.prompt_tokens
-        book.unsent += 1
+        book.unsent[request_id] = placed
         book.placed += 1
 
     def sent(self, request_id: str) -> Placed | None:
@@ -86,7 +88,7 @@ class Books:
         if placed is None or placed.sent:
             return None
         placed.sent = True
-        placed.book.unsent -= 1
+        del placed.book.unsent[request_id]
         return placed
 
     def release(self, request_id: str) -> Placed | None:
@@ -99,7 +101,7 @@ class Books:
             if placed.sent:
                 book.served += 1
             else:
-                book.unsent -= 1
+                del book.unsent[request_id]
         return placed
 
     def check_integrity(self) -> None:
@@ -108,6 +110,8 @@ class Books:
             assert book.replica == name
             assert book.outstanding == len(mine)
             assert book.outstanding_tokens == sum(p.prompt_tokens for p in mine)
-            assert book.unsent == sum(not p.sent for p in mine)
+            assert book.unsent == {
+                i: p for i, p in self.placed.items() if p.book is book and not p.sent
+            }
         known = set(map(id, self.by_name.values()))
         assert all(id(placed.book) in known for placed in self.placed.values())

@@ -18,17 +18,18 @@ from prism_ray.placement.e2_params import PLUS, E2Params
 from prism_ray.placement.e2_report import report
 from prism_ray.placement.e2_rule import Rule
 from prism_ray.placement.e2_terms import Terms, cached_tokens
-from prism_ray.placement.forest import Forest, Match, Use
+from prism_ray.placement.forest import Forest, Match, Node, Use
 from prism_ray.placement.pace import Pace
 from prism_ray.placement.replication import Replication, key_node
-from prism_ray.scheduling import CacheView
+from prism_ray.scheduling import CacheView, ToldCacheView
 
 
 class E2:
     """See ``E2Params`` for its options and ``base.Homing`` for its protocol.
 
-    A choice is made from the forest's belief; where the engine's own truth (the replica's
-    ``CacheView``) says that a prefix is gone, the belief is corrected and the choice made anew.
+    A choice is made from the forest's belief. Where the engine's own truth (the replica's
+    ``CacheView``) says that a prefix is gone, the belief is corrected and the choice made anew; where
+    nothing is believed of a prefix yet, replicas that tell what they hold are asked for it.
     """
 
     def __init__(
@@ -62,7 +63,9 @@ class E2:
             self.rule.since_s = now_s
         at_work = any(book.served >= self.params.explore_until for book in self.rule.books)
         shelf = self.forest.join(replica, capacity.pool_tokens)
-        self._books.join(E2Book(replica, capacity, cache, now_s, shelf=shelf, late=at_work))
+        told = cache if isinstance(cache, ToldCacheView) else None
+        book = E2Book(replica, capacity, cache, now_s, shelf=shelf, told=told, late=at_work)
+        self._books.join(book)
         self._relist()
 
     def leave(self, replica: str) -> None:
@@ -93,12 +96,15 @@ class E2:
         self._expire(now_s)
         self.terms.now_s = now_s
         prompt_tokens = ticket.skeleton.prompt_tokens
+        found = self.forest.match(path)
+        if 2 * found.tokens <= prompt_tokens and self.forest.is_new(path, found):
+            found = self._ask(path, found, now_s)
         while True:
-            found = self.forest.match(path)
             chosen = self.rule.choose(found, prompt_tokens, now_s)
             book, cached = chosen.book, chosen.cached_tokens
-            if self._is_true(book, found, path, cached):
+            if self._is_true(book, found, path, cached, now_s):
                 break
+            found = self.forest.match(path)
         self.rule.commit(chosen, now_s)
         self._assign(ticket, path, book, prompt_tokens, prompt_tokens - cached, now_s)
         self.kinds[chosen.kind] += 1
@@ -150,7 +156,7 @@ class E2:
             placed.path = path
             placed.use = self.forest.use(path, book.replica, now_s, before.cost_s, before.decode_s)
             book.count(placed.use)
-            self._undo(before)
+            self._undo(before, believed=False)
         if self.params.replicate:
             node = key_node(placed.use.node)
             whole_s = self.costs.fit.time.seconds(node.end_tokens, node.end_tokens)
@@ -227,14 +233,20 @@ class E2:
         else:
             book.settle(placed.prefill_s)
         if not ran:
-            self._undo(placed.use)
+            self._undo(placed.use, believed=placed.sent)
 
-    def _undo(self, use: Use) -> None:
-        """The use is no load, unless it expired and is none already."""
+    def _undo(self, use: Use, *, believed: bool) -> None:
+        """The use is no load, unless it expired and is none already; nor is its prefix there then, if it
+        is not ``believed``.
+        """
         book = self._books.by_name[use.shelf.replica]
         assert isinstance(book, E2Book)
         if use.live:
-            self.forest.undo(use)
+            if believed:
+                self.forest.undo(use)
+            else:
+                unsent = book.unsent.values()
+                self.forest.withdraw(use, [p.use for p in unsent if isinstance(p, E2Placed)])
             book.discount(use)
 
     def _expire(self, now_s: float) -> None:
@@ -243,22 +255,47 @@ class E2:
             if isinstance(book, E2Book) and book.shelf is use.shelf:
                 book.discount(use)
 
-    def _is_true(self, book: E2Book, found: Match, path: Path, cached: int) -> bool:
+    def _ask(self, path: Path, found: Match, now_s: float) -> Match:
+        """Before a prefix is explored of which nothing is known: who tells that it is there?
+
+        So it is after a restart, when the forest is empty and the caches are not. Once asked for, the
+        prefix is known.
+        """
+        for book in self.rule.books:
+            if book.told is not None and book.told.exact:
+                there = book.told.match(path).cached_tokens
+                if there > cached_tokens(book, found):
+                    self.forest.hold(path, there, book.replica, now_s)
+        return self.forest.match(path)
+
+    def _is_true(self, book: E2Book, found: Match, path: Path, cached: int, now_s: float) -> bool:
         """Whether the replica's own view agrees that it has this; else the forest is corrected.
 
-        While placed requests wait for it, what they will bring cannot be there yet.
+        What placed requests that wait for it will bring cannot be there yet.
         """
-        if not cached or book.cache is None or book.unsent:
+        if not cached or book.cache is None:
             return True
         there = book.cache.match(path).computing_tokens
         if there >= cached:
             return True
-        held = [*found.nodes, *([found.part] if found.part is not None else [])]
-        for node in held:
-            if node.end_tokens > there and book.replica in node.holders:
-                self.forest.drop(book.replica, node)
-                return False
+        replica = book.replica
+        for node in [*found.nodes, *([found.part] if found.part is not None else [])]:
+            if node.end_tokens <= there or replica not in node.holders:
+                continue
+            if replica in node.shared and self._comes(book, node):
+                continue
+            starts = node.end_tokens - node.tokens
+            self.forest.drop(replica, node)
+            if there > starts:
+                self.forest.hold(path, there, replica, now_s)
+            return False
         return True
+
+    def _comes(self, book: E2Book, node: Node) -> bool:
+        """Whether a request that waits for a replica is going to bring a prefix there."""
+        brings = self.forest.brings
+        waiting = reversed(book.unsent.values())
+        return any(isinstance(p, E2Placed) and brings(p.use, node) for p in waiting)
 
     def describe(self, top: int = 20) -> dict[str, Any]:
         """Keys: placement, replicas, forest, cost, decisions, prefixes (those with most load)."""

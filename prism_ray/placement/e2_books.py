@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from prism_ray.placement.books import Book, Placed
 from prism_ray.placement.cost import Average, DecodeFit, PrefillFit, Speed
 from prism_ray.placement.forest import Shelf, Use
+from prism_ray.scheduling import ToldCacheView
 
 OUTPUTS_REMEMBERED = 256
 YOUNGEST = 360
@@ -31,10 +32,12 @@ class E2Book(Book):
     """A replica. ``load_s`` is L over the uses in the window, ``decode_s`` the decoding part of it;
     ``backlog_s`` is the prefill that was placed and has not ended, ``prefills_s`` all that ever ended;
     all in seconds of its own time. ``computing`` prompts were sent and have not ended, one of them under
-    way since ``computing_since_s``. ``late`` marks one that joined others at work.
+    way since ``computing_since_s``. ``told`` is its cache's view, if its engine may tell what it holds.
+    ``late`` marks one that joined others at work.
     """
 
     shelf: Shelf = field(kw_only=True)
+    told: ToldCacheView | None = None
     late: bool = False
     load_s: float = 0.0
     decode_s: float = 0.0

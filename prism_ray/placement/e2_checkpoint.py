@@ -344,7 +344,8 @@ def restore_replica(
     forest = e2.forest
     for uses in saved.uses:
         if not uses.count and uses.path:
-            forest.undo(forest.use(uses.path, replica, now_s))
+            tokens = sum(atom.tokens for atom in uses.path)
+            forest.hold(uses.path, tokens, replica, now_s)
     for age_s, uses in sorted(_single(saved.uses), key=lambda pair: -pair[0]):
         age_s += elapsed_s
         if age_s < forest.window_s:

@@ -7,7 +7,7 @@ what was placed; it knows neither loads nor costs and decides nothing.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from prism_ray.placement.base import Path
@@ -208,6 +208,30 @@ class Forest:
             use.live = False
             self._leave_window(use)
 
+    def withdraw(self, use: Use, others: Iterable[Use] = ()) -> None:
+        """The use is not going to happen: the replica does not hold what nobody else brought there.
+
+        What ``others``, still to come to that replica, share with it is theirs to bring from now on.
+        """
+        if not use.live:
+            return
+        replica = use.shelf.replica
+        top: Node | None = None
+        node = use.node
+        while node.end_tokens > use.held_tokens and node.shared.get(replica) == 1:
+            top = node
+            assert node.parent is not None
+            node = node.parent
+        if node.end_tokens > use.held_tokens:
+            for other in others:
+                if other.held_tokens > use.held_tokens and _is_below(other.node, node):
+                    other.held_tokens = use.held_tokens
+        if top is not None and node.end_tokens < use.held_tokens:
+            self._split(top, _atoms_within(top.atoms, use.held_tokens - node.end_tokens))
+        if top is not None:
+            self.drop(replica, top)
+        self.undo(use)
+
     def held_without(self, use: Use, found: Match, same_tokens: int) -> int:
         """How much of a matched front the use's replica holds whatever becomes of the use.
 
@@ -225,6 +249,22 @@ class Forest:
             if use.held_tokens > node.end_tokens - node.tokens:
                 return min(end_tokens, use.held_tokens)
         return 0
+
+    def is_new(self, path: Path, found: Match) -> bool:
+        """Whether nothing is known of what follows the matched front of a path."""
+        if found.part is not None:
+            return found.tokens < sum([atom.tokens for atom in path])
+        at = sum([len(node.atoms) for node in found.nodes])
+        last = found.nodes[-1] if found.nodes else self.root
+        return at < len(path) and path[at].id not in last.children
+
+    def hold(self, path: Path, tokens: int, replica: str, now_s: float) -> None:
+        """The replica holds so much of a path (whole atoms), whoever brought it."""
+        self.undo(self.use(path[: _atoms_within(path, tokens)], replica, now_s))
+
+    def brings(self, use: Use, node: Node) -> bool:
+        """Whether a use in the window goes through a node."""
+        return use.live and _is_below(use.node, node)
 
     def expire(self, now_s: float) -> list[Use]:
         """The uses that left the window since the last call (undone ones excluded)."""
@@ -396,6 +436,24 @@ class Forest:
             for node in shelf.nodes:
                 assert node.parent not in seen, "a parent before its child"
                 seen.add(node)
+
+
+def _is_below(node: Node, upper: Node) -> bool:
+    """Whether a path through ``node`` goes through ``upper``, too."""
+    while node is not upper and node.parent is not None and node.end_tokens > upper.end_tokens:
+        node = node.parent
+    return node is upper
+
+
+def _atoms_within(atoms: Path, tokens: int) -> int:
+    """How many atoms lie whole within the first ``tokens``."""
+    whole = 0
+    for atom in atoms:
+        tokens -= atom.tokens
+        if tokens < 0:
+            break
+        whole += 1
+    return whole
 
 
 def _common(atoms: Path, path: Path, at: int) -> int:

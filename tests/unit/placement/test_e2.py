@@ -444,7 +444,7 @@ class TestBooks:
         desk.e2.released(last, None, desk.now)
         for book in desk.e2.rule.books:
             assert (book.load_s, book.decode_s, book.backlog_s) == (0.0, 0.0, 0.0)
-            assert (book.outstanding, book.unsent, book.decoding, book.loads) == (0, 0, 0, 0)
+            assert (book.outstanding, book.unsent, book.decoding, book.loads) == (0, {}, 0, 0)
 
     @given(st.lists(st.tuples(st.integers(0, 3), st.integers(10, 400)), max_size=30))
     @settings(deadline=None)
