@@ -11,17 +11,20 @@ import gc
 import json
 import os
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import cycle, islice
-from pathlib import Path
+from pathlib import Path as FilePath
 
 import click
 
 from loadgen.bench.processes import rss_bytes
 from loadgen.traces import make_trace
+from prism_ray.cache_news import CacheNews, Span
 from prism_ray.dispatch import Dispatcher
+from prism_ray.dispatch.path_places import places_of
+from prism_ray.dispatch.seat import Seat
 from prism_ray.model import (
     NO_GAP,
     Completion,
@@ -32,10 +35,11 @@ from prism_ray.model import (
     Skeleton,
     Ticket,
 )
-from prism_ray.placement import Homing, make_placement
+from prism_ray.placement import Homing, Path, make_placement
 from prism_ray.policies import make_scheduler
 
 CAPACITY = ReplicaCapacity(pool_tokens=350_000, max_running=256, prefill_ahead_tokens=16_384)
+TELLING = replace(CAPACITY, tells_cache=True)
 IN_FLIGHT = 16
 """Requests outstanding at a replica."""
 RATE = 8.0
@@ -52,6 +56,7 @@ class Row:
     placement: str
     replicas: int
     what: str
+    tells_cache: bool
     requests_per_s: float
     forest_nodes: int
 
@@ -64,20 +69,57 @@ class MemoryRow:
     uses: int
 
 
+class Engine:
+    """A seat's engine that tells what it has cached: whatever came, until newer things fill the pool."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+        self._spans: OrderedDict[bytes, Span] = OrderedDict()
+        self._tokens = 0
+        self._sequence = 0
+        self._tell()
+
+    def compute(self, path: Path) -> None:
+        spans = self._spans
+        news = []
+        start = 0
+        for key, end in places_of(path):
+            if key not in spans:
+                spans[key] = Span(key, start, end)
+                self._tokens += end - start
+                news.append(spans[key])
+            spans.move_to_end(key)
+            start = end
+        while self._tokens > CAPACITY.pool_tokens:
+            key, gone = spans.popitem(last=False)
+            self._tokens -= gone.end - gone.start
+            news.append(Span(key, 0, 0))
+        self._tell(*news)
+
+    def _tell(self, *spans: Span) -> None:
+        self._seat.cache_news(CacheNews(0, self._sequence, spans))
+        self._sequence += 1
+
+
 class Lives:
     """A placement through whole lives of requests: placed, sent, prefilled, released."""
 
-    def __init__(self, name: str, replicas: int) -> None:
+    def __init__(self, name: str, replicas: int, *, tells_cache: bool = False) -> None:
         placement = make_placement(name)
         if not isinstance(placement, Homing):
             raise click.BadParameter(f"{name} places no requests")
         self.placement = placement
-        self._outstanding: deque[str] = deque()
+        self._outstanding: deque[tuple[str, str, Path]] = deque()
+        self._engines: dict[str, Engine] = {}
         self._limit = IN_FLIGHT * replicas
         self._step_s = 1 / (RATE * replicas)
         self.now_s = 0.0
         for number in range(replicas):
-            placement.join(f"replica-{number}", CAPACITY, None, 0.0)
+            replica = f"replica-{number}"
+            seat = Seat(replica, "first", TELLING) if tells_cache else None
+            if seat is not None:
+                self._engines[replica] = Engine(seat)
+            placement.join(replica, CAPACITY, seat, 0.0)
 
     def play(self, tickets: list[Ticket]) -> float:
         """Returns the CPU seconds of all of it."""
@@ -91,13 +133,15 @@ class Lives:
         self.now_s += self._step_s
         skeleton = ticket.skeleton
         path = skeleton.path(skeleton.native_order)
-        self.placement.place(ticket, path, self.now_s)
+        choice = self.placement.place(ticket, path, self.now_s)
         self.placement.sent(ticket.request_id, path, 0, self.now_s)
-        self._outstanding.append(ticket.request_id)
+        self._outstanding.append((ticket.request_id, choice.replica, path))
 
     def _end_one(self) -> None:
         if len(self._outstanding) > self._limit:
-            gone = self._outstanding.popleft()
+            gone, replica, path = self._outstanding.popleft()
+            if replica in self._engines:
+                self._engines[replica].compute(path)
             self.placement.prefilled(gone, self.now_s)
             self.placement.released(gone, 16, self.now_s)
 
@@ -121,13 +165,18 @@ class Decisions(Lives):
 class Rounds:
     """The dispatcher with a policy: submitted, decided in a round, completed."""
 
-    def __init__(self, name: str, replicas: int, policy: str) -> None:
+    def __init__(self, name: str, replicas: int, policy: str, *, tells_cache: bool = False) -> None:
         self.placement = make_placement(name)
         self._dispatcher = Dispatcher(make_scheduler(policy), self.placement, "bench", 0.0)
         self._step_s = 1 / (RATE * replicas)
         self.now_s = 0.0
+        self._engines: dict[str, Engine] = {}
         for number in range(replicas):
-            self._dispatcher.join(f"replica-{number}", "first", CAPACITY, 0.0)
+            replica = f"replica-{number}"
+            self._dispatcher.join(replica, "first", TELLING if tells_cache else CAPACITY, 0.0)
+            if tells_cache:
+                self._engines[replica] = Engine(self._dispatcher.seats[replica])
+        self._waiting: dict[str, Skeleton] = {}
         self._sent: deque[tuple[str, str]] = deque()
         self._limit = IN_FLIGHT * replicas
 
@@ -138,10 +187,14 @@ class Rounds:
         while batch := list(islice(rest, 8)):
             self.now_s += len(batch) * self._step_s
             for ticket in batch:
+                self._waiting[ticket.request_id] = ticket.skeleton
                 self._dispatcher.submit(replace(ticket, arrival_s=self.now_s))
             for dispatch in self._dispatcher.round(self.now_s):
                 for decision in dispatch.decisions:
                     replica, request_id = dispatch.plan.replica, decision.request_id
+                    skeleton = self._waiting.pop(request_id)
+                    if replica in self._engines:
+                        self._engines[replica].compute(skeleton.path(decision.order))
                     self._dispatcher.prefill_ended(replica, request_id, 0, self.now_s)
                     self._sent.append((replica, request_id))
             while len(self._sent) > self._limit:
@@ -151,7 +204,9 @@ class Rounds:
         return time.thread_time() - start
 
 
-def measure(trace: str, placement: str, replicas: int, what: str, seed: int) -> Row:
+def measure(
+    trace: str, placement: str, replicas: int, what: str, seed: int, *, tells_cache: bool = False
+) -> Row:
     """The best of many blocks: other work on the machine slows blocks down and is no cost of ours."""
     # A trace's prompts over and over under new names: the forest is as full as the trace makes it.
     prompts = [request.skeleton for request in make_trace(trace, seed, 8_192).requests]
@@ -161,10 +216,13 @@ def measure(trace: str, placement: str, replicas: int, what: str, seed: int) -> 
     )
     player: Lives | Rounds
     if what == "decisions":
-        player = Decisions(placement, replicas)
+        player = Decisions(placement, replicas, tells_cache=tells_cache)
     else:
-        alone = what == "lives"
-        player = Lives(placement, replicas) if alone else Rounds(placement, replicas, what)
+        player = (
+            Lives(placement, replicas, tells_cache=tells_cache)
+            if what == "lives"
+            else Rounds(placement, replicas, what, tells_cache=tells_cache)
+        )
     player.play(list(islice(tickets, WARM_UP)))
     costs_s = []
     for _ in range(BLOCKS):
@@ -172,7 +230,7 @@ def measure(trace: str, placement: str, replicas: int, what: str, seed: int) -> 
         gc.collect()
         costs_s.append(player.play(block) / BLOCK_REQUESTS)
     nodes, _ = _forest(player.placement)
-    return Row(trace, placement, replicas, what, 1 / min(costs_s), nodes)
+    return Row(trace, placement, replicas, what, tells_cache, 1 / min(costs_s), nodes)
 
 
 def churn() -> Iterator[Ticket]:
@@ -208,7 +266,9 @@ def _forest(placement: object) -> tuple[int, int]:
 
 
 @click.command("placement")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the rows here.")
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=FilePath), help="Write the rows here."
+)
 @click.option("--placement", "placements", multiple=True, default=["e2"], show_default=True)
 @click.option(
     "--trace", "traces", multiple=True, default=["toolbench", "videoqa"], show_default=True
@@ -223,14 +283,16 @@ def _forest(placement: object) -> tuple[int, int]:
 )
 @click.option("--policy", default="qas", show_default=True, help="For the rows of whole rounds.")
 @click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--tells-cache", is_flag=True, help="Replicas tell what they have cached.")
 @click.option("--memory", "memory_requests", type=click.IntRange(1), help="Requests; instead.")
 def placement(
-    json_path: Path | None,
+    json_path: FilePath | None,
     placements: tuple[str, ...],
     traces: tuple[str, ...],
     counts: tuple[int, ...],
     policy: str,
     seed: int,
+    tells_cache: bool,
     memory_requests: int | None,
 ) -> None:
     """Measure what placing costs on one core, alone and in whole rounds."""
@@ -248,7 +310,7 @@ def placement(
             for trace in traces:
                 for replicas in counts:
                     for what in ("decisions", "lives", policy):
-                        row = measure(trace, name, replicas, what, seed)
+                        row = measure(trace, name, replicas, what, seed, tells_cache=tells_cache)
                         rows.append(row)
                         click.echo(
                             f"{name:<16}{trace:<14}{replicas:>8}  {what:<10}"

@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 
 from loadgen.bench import hot_document, placement
 from loadgen.bench.hot_document import Phases, study
+from prism_ray.dispatch.seat import Seat
+from prism_ray.placement import Path
+from prism_ray.scheduling import Match
 
 
 @pytest.mark.parametrize("what", ["decisions", "lives", "fcfs"])
+@pytest.mark.parametrize("tells_cache", [False, True])
 def test_a_row_has_a_rate_and_the_size_of_the_forest(
-    what: str, monkeypatch: pytest.MonkeyPatch
+    what: str, tells_cache: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(placement, "BLOCKS", 1)
     monkeypatch.setattr(placement, "WARM_UP", 100)
     monkeypatch.setattr(placement, "BLOCK_REQUESTS", 40)
-    row = placement.measure("zipf_hotspot", "e2", 3, what, seed=0)
+    row = placement.measure("zipf_hotspot", "e2", 3, what, 0, tells_cache=tells_cache)
     assert row.requests_per_s > 0
     assert 0 < row.forest_nodes < 1_000
+
+
+def test_replicas_that_tell_their_cache_are_asked_for_what_is_exploited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    matches = 0
+    matched = Seat.match
+
+    def match(seat: Seat, path: Path) -> Match:
+        nonlocal matches
+        matches += 1
+        assert seat.exact
+        return matched(seat, path)
+
+    monkeypatch.setattr(Seat, "match", match)
+    player = placement.Decisions("e2", 3, tells_cache=True)
+    player.play(list(islice(placement.churn(), 200)))
+    assert matches > 100
+    held = [engine._seat.residency.tokens for engine in player._engines.values()]
+    assert min(held) > 0, "and have it, once it came"
 
 
 def test_a_placement_of_turns_cannot_be_measured_so() -> None:
