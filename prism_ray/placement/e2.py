@@ -254,6 +254,7 @@ class E2:
             book = self._books.by_name.get(use.shelf.replica)
             if isinstance(book, E2Book) and book.shelf is use.shelf:
                 book.discount(use)
+        self.terms.forgotten_s = self.forest.forgotten_s
 
     def _ask(self, path: Path, found: Match, now_s: float) -> Match:
         """Before a prefix is explored of which nothing is known: who tells that it is there?

@@ -96,9 +96,12 @@ class E2Book(Book):
     def is_new(self, explore_until: int) -> bool:
         return self.late and self.served < explore_until
 
-    def scaled_load_s(self, window_s: float, now_s: float) -> float:
-        """L as it would be over a whole window, for a replica that is younger than that."""
-        age_s = now_s - self.joined_s
+    def scaled_load_s(
+        self, window_s: float, now_s: float, forgotten_s: float = float("-inf")
+    ) -> float:
+        """L as it would be over a whole window, for a replica or a memory that is younger than that."""
+        joined_s = self.joined_s
+        age_s = now_s - (joined_s if joined_s > forgotten_s else forgotten_s)
         if age_s >= window_s:
             return self.load_s
         return self.load_s * window_s / max(age_s, window_s / YOUNGEST)

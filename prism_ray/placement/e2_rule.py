@@ -188,11 +188,10 @@ class Rule:
         if len(books) == 1:
             return books[0]
         fixed_s, token_s = self._terms.costs.fit.time.line(prompt_tokens)
-        window_s = self._params.window_s
         whole_s = fixed_s + token_s * prompt_tokens
         owns: list[float] = []
         costs: list[float] = []
-        for book in books:
+        for book, load_s in zip(books, self._terms.loads_s(books, now_s), strict=True):
             cached = cached_tokens(book, found)
             own_s = (whole_s - token_s * cached) * book.speed.factor
             shelf = book.shelf
@@ -200,7 +199,7 @@ class Rule:
             if shelf.tokens + missed > shelf.room_tokens:
                 own_s += self._terms.evict_s(book, missed)
             owns.append(own_s)
-            costs.append(book.scaled_load_s(window_s, now_s) + own_s)
+            costs.append(load_s + own_s)
         limit = min(costs) * self._params.equal_cost
         waits = self._terms.waits_s(books)
         best: tuple[float, float, int, str] | None = None
@@ -282,15 +281,14 @@ class Rule:
 
     def _carries(self, book: E2Book, now_s: float) -> bool:
         """Whether a replica is not out of proportion to the lightest."""
-        least = min([self._terms.load_s(b, now_s) for b in self.books])
+        least = min(self._terms.loads_s(self.books, now_s))
         return self._terms.load_s(book, now_s) <= self._params.rebalance_ratio * max(least, 1e-9)
 
     def _lighter(
         self, book: E2Book, load: float, found: Match, prompt_tokens: int, now_s: float
     ) -> E2Book | None:
         """The lightest replica, if ``book`` is the heaviest and out of proportion to it."""
-        window_s = self._params.window_s
-        loads = [b.scaled_load_s(window_s, now_s) for b in self.books]
+        loads = self._terms.loads_s(self.books, now_s)
         least = min(loads)
         if load < max(loads) or load <= self._params.rebalance_ratio * least:
             return None
@@ -359,7 +357,8 @@ class Rule:
     def _elapsed(self, now_s: float) -> float:
         """Seconds that the window holds by now."""
         window_s = self._params.window_s
-        return min(window_s, max(now_s - self.since_s, window_s / YOUNGEST))
+        since_s = max(self.since_s, self._terms.forgotten_s)
+        return min(window_s, max(now_s - since_s, window_s / YOUNGEST))
 
 
 def _longest(found: Match) -> Node:

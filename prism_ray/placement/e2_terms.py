@@ -12,15 +12,24 @@ class Terms:
     """Seconds at one replica: its load L, its wait, and P and M of a prompt (Preble, section 3.2)."""
 
     def __init__(self, costs: Observer, window_s: float, *, residual: bool = False) -> None:
-        """``residual``: a wait ends with the prefill under way, of which part is done at ``now_s``."""
+        """``residual``: a wait ends with the prefill under way, of which part is done at ``now_s``.
+
+        Uses up to ``forgotten_s`` are no part of any load: there were too many for the whole window.
+        """
         self.costs = costs
         self.window_s = window_s
         self.now_s = 0.0
+        self.forgotten_s = float("-inf")
         self._residual = residual
 
     def load_s(self, book: E2Book, now_s: float) -> float:
         """L, as it would be over a whole window."""
-        return book.scaled_load_s(self.window_s, now_s)
+        return book.scaled_load_s(self.window_s, now_s, self.forgotten_s)
+
+    def loads_s(self, books: Iterable[E2Book], now_s: float) -> list[float]:
+        """``load_s`` of each."""
+        window_s, forgotten_s = self.window_s, self.forgotten_s
+        return [book.scaled_load_s(window_s, now_s, forgotten_s) for book in books]
 
     def wait_s(self, book: E2Book) -> float:
         """What a request waits there for others: their prefills, and their decoding beside its own."""

@@ -104,7 +104,8 @@ class Forest:
     node dies when nobody holds it and nobody used it within ``window_s``.
 
     Bounds: a shelf holds at most its replica's pool and ``shelf_nodes_max`` nodes, and at most
-    ``uses_max`` uses are remembered: beyond, the oldest expire early.
+    ``uses_max`` uses are remembered: beyond, the oldest expire early. None is remembered that is as old
+    as ``forgotten_s`` then.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class Forest:
         self.root = Node(None, (), 0)
         self.shelves: dict[str, Shelf] = {}
         self.nodes = 0
+        self.forgotten_s = float("-inf")
         self._uses: deque[Use] = deque()
 
     def __len__(self) -> int:
@@ -272,6 +274,8 @@ class Forest:
         uses, before = self._uses, now_s - self.window_s
         while uses and (uses[0].at_s <= before or len(uses) > self.uses_max):
             use = uses.popleft()
+            if use.at_s > before:
+                self.forgotten_s = max(self.forgotten_s, use.at_s)
             if use.live:
                 use.live = False
                 self._leave_window(use)
