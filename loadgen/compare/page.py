@@ -10,6 +10,7 @@ from typing import Any
 
 from loadgen.compare.arms import EVERY
 from loadgen.compare.plots import draw
+from loadgen.compare.provenance import differences
 from loadgen.compare.runs import RunDirectory
 from loadgen.compare.tables import Pair, Result, Row, tabulate, told_apart
 from loadgen.compare.verdicts import Verdict, verdicts
@@ -47,6 +48,7 @@ def write_page(directory: RunDirectory, intro: str = "") -> None:
         "# SGLang's policies and ours on the real engine",
         _made(setting, knee, results),
         _calls((directory.read("calls.json") or {"calls": []})["calls"]),
+        _unlike(results),
         intro.strip(),
         "## Figures",
         _NOTE,
@@ -119,6 +121,18 @@ def _mean(results: Sequence[Result], name: str) -> float:
 def table(rows: Iterable[Row]) -> str:
     """The rows as markdown."""
     return markdown_table(_HEAD, map(_cells, rows))
+
+
+def _unlike(results: Sequence[Result]) -> str:
+    """A warning where the runs were made on unlike machines or versions; else nothing."""
+    found = differences(results)
+    if not found:
+        return ""
+    return (
+        "**Not all runs were made on the same.** They differ in:\n\n"
+        + "\n".join(f"- {one}" for one in found)
+        + "\n\nRatios are paired by seed: where one seed's arms differ so, they compare machines, too."
+    )
 
 
 def _uneven(rows: Sequence[Row]) -> str:

@@ -26,6 +26,7 @@ from loadgen.compare.generate import Ask, Prompt, serve
 from loadgen.compare.load import MachineLoad
 from loadgen.compare.machine import Machine
 from loadgen.compare.native import NativeServer, native_server
+from loadgen.compare.provenance import made_on
 from loadgen.compare.router import router
 from loadgen.compare.runs import Served, Step, columns, figures
 from loadgen.compare.words import WordTokens
@@ -130,6 +131,7 @@ class Lab:
             **figures(outcome.served),
             **outcome.extra,
             "machine_load": dict(outcome.load),
+            "made_on": made_on(self.machine.arguments(self.workload)),
             "ended_unix_s": round(time.time()),
             "git_commit": git_commit(),
             "rows": columns(outcome.served),

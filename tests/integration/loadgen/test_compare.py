@@ -35,6 +35,8 @@ def test_two_arms_serve_the_same_and_stand_on_one_page(random_tiny: Path, tmp_pa
     native, ours = sorted(directory.runs(), key=lambda run: not run["arm"]["native"])
     assert native["hashes"] == ours["hashes"]
     assert native["limits"] == ours["limits"]
+    assert native["made_on"] == ours["made_on"]
+    assert native["made_on"]["context_length"] == ARGUMENTS["context_length"]
     assert native["prompt_tokens"] == ours["prompt_tokens"]
     assert native["requests"] == ours["requests"] == WORKLOAD.requests
     for run in (native, ours):

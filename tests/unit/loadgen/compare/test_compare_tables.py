@@ -123,6 +123,22 @@ def test_a_page_says_which_arm_has_which_seeds_where_they_differ(tmp_path: Path)
     assert "same seeds**" not in (tmp_path / "index.md").read_text()
 
 
+def test_a_page_warns_of_runs_of_unlike_machines_or_versions(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    directory = RunDirectory(tmp_path)
+    for arm in ("sglang-fcfs", "prism"):
+        for seed in (0, 1):
+            made = {"boot": "aa", "sglang": "0.5.23"}
+            result = run(arm, seed, p99=1.0, made_on=made)
+            directory.write(f"runs/{arm}.seed{seed}.json", result)
+    write_page(directory)
+    assert "made on the same" not in (tmp_path / "index.md").read_text()
+    other = run("prism", 1, p99=1.0, made_on={"boot": "aa", "sglang": "0.6.0"})
+    directory.write("runs/prism.seed1.json", other)
+    write_page(directory)
+    assert "- sglang: 0.5.23 (seeds 0, 1); 0.6.0 (seeds 1)" in (tmp_path / "index.md").read_text()
+
+
 def test_the_best_native_arm_of_unlike_seeds_is_told_by_the_seeds_that_both_have() -> None:
     """Seed 0 is the easy one: alone it would make the slower arm look the best."""
     harder = [run("sglang-fcfs", seed, p99=2.0 if seed else 1.0) for seed in SEEDS]
