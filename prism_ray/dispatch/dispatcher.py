@@ -423,7 +423,8 @@ class Dispatcher:
         return self._now_s
 
     def _count_foreign(self, seat: Seat, in_flight: Iterable[InFlight]) -> None:
-        foreign = [h for h in in_flight if h.request_id not in seat.sent]
+        own = {(sent.ticket.request_id, sent.ticket.attempt) for sent in seat.sent.values()}
+        foreign = [h for h in in_flight if (h.request_id, h.attempt) not in own]
         tokens = sum(h.uncached_tokens for h in foreign if not h.prefilled)
         seat.count_foreign(len(foreign), tokens)
 

@@ -303,6 +303,20 @@ class TestReplicas:
         d.snapshot(snapshot(), plan_version=0)
         assert names(d.round(2.0)) == ["a"]
 
+    def test_an_older_attempt_that_still_runs_where_a_newer_one_was_sent_uses_up_credit(
+        self,
+    ) -> None:
+        d = dispatcher()
+        d.join("r1", "i1", CAPACITY)
+        d.submit(ticket("a"))
+        d.round(1.0)
+        d.submit(ticket("a", attempt=1))
+        d.round(2.0)
+        d.snapshot(snapshot(InFlight("a", 0, 370, False), InFlight("a", 1, 50, False)), 2)
+        assert (d.seats["r1"].foreign_requests, d.seats["r1"].foreign_tokens) == (1, 370)
+        d.snapshot(snapshot(InFlight("a", 1, 50, False)), 2)
+        assert d.seats["r1"].foreign_requests == 0
+
     def test_a_snapshot_of_a_dead_incarnation_is_ignored(self) -> None:
         d = dispatcher()
         d.join("r1", "i2", CAPACITY)
