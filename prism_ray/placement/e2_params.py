@@ -51,8 +51,8 @@ class E2Params:
             goes to the lightest while their loads differ by more. Off with ``rebalance`` false.
         replicate, replicate_ratio: a prefix whose queueing time grew so many times within H gets
             another replica; one whose load needs fewer than hold it is sent to fewer.
-        decode_balance, decode_ratio: ImbalR over the mean decode share; exploring requests go to a
-            replica above it.
+        decode_balance, decode_ratio: ImbalR over the mean decode share, of two replicas over the other's;
+            exploring requests go to a replica above it.
         spill, spill_ratio: a request leaves the replicas that hold its prefix when it would be done
             sooner elsewhere, what it computes there again counted so many times more (ours).
         spill_after: it has to wait longer than so many times its own prefill first (ours).

@@ -346,11 +346,14 @@ class Rule:
         return best if best is not home else None
 
     def _decode_heavy(self) -> E2Book | None:
-        """The replica whose share of decoding is above ImbalR times the mean, if one decodes."""
+        """The replica whose share of decoding is above ImbalR times the mean, if one decodes.
+
+        Of two replicas no share is above twice their mean: the mean is the other's then.
+        """
         shares = [b.decode_s / b.load_s if b.load_s > 0 else 0.0 for b in self.books]
         highest = max(shares)
-        mean = sum(shares) / len(shares)
-        if not mean or highest <= self._params.decode_ratio * mean:
+        mean = min(shares) if len(shares) == 2 else sum(shares) / len(shares)
+        if not highest or highest <= self._params.decode_ratio * mean:
             return None
         return self.books[shares.index(highest)]
 
