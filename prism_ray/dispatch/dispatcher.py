@@ -441,7 +441,7 @@ class Dispatcher:
         by_seat = {r: name for name, seat in self.seats.items() for r in seat.sent}
         assert by_seat == self._sent
         if self._homes is not None:
-            self._homes.check_integrity(set(self._waiting))
+            self._homes.check_integrity(set(self._waiting), self._sent)
         self._open.check_integrity(self.seats.values())
         for seat in self.seats.values():
             seat.check_integrity()

@@ -148,9 +148,13 @@ class Homes:
         skeleton = ticket.skeleton
         return skeleton.path(skeleton.native_order if order is None else order)
 
-    def check_integrity(self, waiting: set[str]) -> None:
-        """AssertionError unless exactly these requests are here, each once."""
+    def check_integrity(self, waiting: set[str], sent: Mapping[str, str]) -> None:
+        """AssertionError unless exactly these waiting requests are here, each once.
+
+        And unless the placement has them and what was sent (by its replica) where they are.
+        """
         self.placement.check_integrity()
+        assert self.placement.homes() == {**self.homes, **sent}
         assert waiting == self._new.keys() | self.homes.keys()
         assert not self._new.keys() & self.homes.keys()
         assert self._choices.keys() == self.homes.keys()

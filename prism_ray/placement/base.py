@@ -104,6 +104,9 @@ class Homing(Protocol):
     def flushed(self, replica: str) -> None:
         """The replica's cache was emptied."""
 
+    def homes(self) -> dict[str, str]:
+        """The replica of each request that is placed and not released."""
+
     def describe(self, top: int = 20) -> dict[str, Any]:
         """State for people, JSON-ready, at most ``top`` rows a list.
 

@@ -104,6 +104,10 @@ class Books:
                 del book.unsent[request_id]
         return placed
 
+    def homes(self) -> dict[str, str]:
+        """See ``base.Homing``."""
+        return {name: placed.book.replica for name, placed in self.placed.items()}
+
     def check_integrity(self) -> None:
         for name, book in self.by_name.items():
             mine = [placed for placed in self.placed.values() if placed.book is book]

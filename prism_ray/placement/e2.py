@@ -298,6 +298,9 @@ class E2:
         waiting = reversed(book.unsent.values())
         return any(isinstance(p, E2Placed) and brings(p.use, node) for p in waiting)
 
+    def homes(self) -> dict[str, str]:
+        return self._books.homes()
+
     def describe(self, top: int = 20) -> dict[str, Any]:
         """Keys: placement, replicas, forest, cost, decisions, prefixes (those with most load)."""
         return report(self, top)

@@ -73,6 +73,9 @@ class SimpleHoming(ABC):
     def flushed(self, replica: str) -> None:  # noqa: B027
         """Whoever remembers prefixes overrides this."""
 
+    def homes(self) -> dict[str, str]:
+        return self.books.homes()
+
     def describe(self, top: int = 20) -> dict[str, Any]:
         """Keys: placement, replicas, decisions."""
         return {
