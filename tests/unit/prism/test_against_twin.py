@@ -58,7 +58,7 @@ def live(
     rng = Random(seed)
     scheduler = make_scheduler("prism", asdict(params))
     world = World(params)
-    names, late = 0, 0
+    names, sent, late = 0, 0, 0
     for _ in range(rounds):
         for _ in range(rng.randint(0, arrivals)):
             names += 1
@@ -88,7 +88,9 @@ def live(
             opened.take("r", pick)
         opened.close()
         scheduler.check_integrity()
+        sent += len(expected)
         late += sum(lane is Lane.COLD for _, _, lane, _ in expected)
+    assert sent > rounds, "hardly anybody was picked"
     return late
 
 

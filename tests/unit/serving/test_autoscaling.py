@@ -84,7 +84,10 @@ class TestPolicy:
     def test_an_application_is_built_without_a_warning(self) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assemble(PrismConfig.load(SCALED))
+            application = assemble(PrismConfig.load(SCALED))
+        _, _, replicas = application._bound_deployment.init_args
+        scaled = replicas._bound_deployment._deployment_config.autoscaling_config
+        assert (scaled.min_replicas, scaled.max_replicas) == (2, 5)
 
 
 class TestStatistics:

@@ -18,12 +18,13 @@ from prism_ray.serving.preparation import Preparation
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
 COMPLETION: dict[str, Any] = {"prompt": "Hi"}
+CONTEXT_TOKENS, POOL_TOKENS = 4096, 8192
 
 
 @pytest.fixture(scope="module")
 def preparation() -> Preparation:
     config = PrismConfig.load({"extends": "simulated"})
-    return Preparation(config, b"secret", lambda: (4096, 8192))
+    return Preparation(config, b"secret", lambda: (CONTEXT_TOKENS, POOL_TOKENS))
 
 
 def refusal(endpoint: Endpoint, body: Any) -> dict[str, Any]:
@@ -155,7 +156,9 @@ class TestPreparation:
     @settings(max_examples=200, deadline=None)
     @given(raw=st.binary(max_size=64))
     def test_any_bytes_are_refused(self, preparation: Preparation, raw: bytes) -> None:
-        _prepared_or_refused(preparation, "chat", raw)
+        with pytest.raises(ApiError) as error:
+            preparation.inference("chat", raw, {}, "default", 0.0)
+        _is_the_openai_body(error.value)
 
 
 _KEYS = st.text(max_size=4) | st.sampled_from(
@@ -215,10 +218,17 @@ _MESSAGES = st.lists(
 
 def _prepared_or_refused(preparation: Preparation, endpoint: Any, raw: bytes) -> None:
     try:
-        preparation.inference(endpoint, raw, {}, "default", 0.0)
+        request = preparation.inference(endpoint, raw, {}, "default", 0.0)
+    except ApiError as error:
+        _is_the_openai_body(error)
         return
-    except ApiError as raised:
-        error = raised
+    skeleton, written = request.prompt.skeleton, request.prompt.assemble()
+    assert len(written.prompt_ids) == skeleton.prompt_tokens > 0
+    assert set(written.body) <= ALLOWED[endpoint]
+    assert skeleton.prompt_tokens + request.max_new_tokens <= CONTEXT_TOKENS
+
+
+def _is_the_openai_body(error: ApiError) -> None:
     assert 400 <= error.status < 500
     assert set(error.body["error"]) == {"message", "type", "param", "code"}
     json.dumps(error.body, ensure_ascii=False).encode()
@@ -227,7 +237,7 @@ def _prepared_or_refused(preparation: Preparation, endpoint: Any, raw: bytes) ->
 class TestJson:
     def test_depth_counts_objects_and_lists(self) -> None:
         for raw in (b"[[[]]]", b'{"a": {"b": {}}}', b'{"a": [{"b": 1}]}', b'["[[[["]'):
-            parse_json(raw, 3)
+            assert parse_json(raw, 3) == json.loads(raw)
         for raw in (b"[[[[]]]]", b'{"a": [{"b": {}}]}'):
             with pytest.raises(ApiError, match="deeper than 3"):
                 parse_json(raw, 3)

@@ -242,6 +242,9 @@ async def test_an_ingress_that_was_forgotten_submits_anew(world: World) -> None:
     world.qas.answers = [Undecided(SubmitError.FORGOTTEN)]
     with pytest.raises(QasLost):
         await world.submit()
+    assert world.link.up, "QAS is as good as before"
+    world.qas.open.set()
+    assert isinstance(await world.submit(attempt=1), Decision)
 
 
 async def test_a_user_config_reaches_every_qas_once(world: World) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
@@ -92,8 +92,10 @@ def test_without_opentelemetry_nothing_happens(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_exporter_is_one_that_serve_takes() -> None:
-    pytest.importorskip("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+    otlp = pytest.importorskip("opentelemetry.exporter.otlp.proto.http.trace_exporter")
     from ray.serve._private.tracing_utils import _load_span_processors
 
     (processor,) = _load_span_processors("prism_ray.telemetry.tracing:otlp_exporter", "unused")
+    assert isinstance(processor, BatchSpanProcessor)
+    assert isinstance(processor.span_exporter, otlp.OTLPSpanExporter)
     processor.shutdown()
