@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import aiohttp
 
@@ -101,7 +101,7 @@ class _Loop:
         row.sent_s = self._now_s()
         async with self._client.post(request.path, data=payload, headers=headers) as response:
             row.headers_s = self._now_s()
-            _note_headers(row, response)
+            note_headers(row, response.status, response.headers)
             answer = Answer(row)
             if response.status >= 400:
                 row.outcome = Outcome.REFUSED
@@ -200,9 +200,9 @@ async def _drain(response: aiohttp.ClientResponse) -> None:
                 pass
 
 
-def _note_headers(row: RequestRow, response: aiohttp.ClientResponse) -> None:
-    headers = response.headers
-    row.status = response.status
+def note_headers(row: RequestRow, status: int, headers: Mapping[str, str]) -> None:
+    """What an answer's status and headers say of a request; names of headers in any case."""
+    row.status = status
     row.retry_after = headers.get("retry-after")
     row.replica = headers.get("x-prism-replica")
     row.lane = headers.get("x-prism-lane")
@@ -243,9 +243,19 @@ async def served_models(
             listed = _json_or_text(await response.read())
     except (aiohttp.ClientError, OSError, TimeoutError):
         return []
+    return model_names(listed)
+
+
+def model_names(listed: object) -> list[str]:
+    """The names in an answer of ``GET /v1/models``; none in whatever is none."""
     models = listed.get("data") if isinstance(listed, dict) else None
     ids = [m.get("id") for m in models if isinstance(m, dict)] if isinstance(models, list) else []
     return [i for i in ids if isinstance(i, str)]
+
+
+def flush_url(base_url: str) -> str:
+    """Where a server's caches are emptied: beside its ``/v1``."""
+    return api_url(base_url).removesuffix("v1/") + "flush_cache"
 
 
 async def flush_cache(
@@ -257,7 +267,7 @@ async def flush_cache(
     Engines refuse while a request is still leaving them, so a refusal (but for 404, 405 and missing
     rights) is taken as an answer only after ``patience_s``.
     """
-    url = api_url(base_url).removesuffix("v1/") + "flush_cache"
+    url = flush_url(base_url)
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     until_s = time.monotonic() + patience_s
     try:
