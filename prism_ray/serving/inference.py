@@ -11,7 +11,7 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -147,7 +147,10 @@ class Inference:
 
 
 class Dispatching:
-    """Takes requests from the door to a replica; shared by all requests of an ingress replica."""
+    """Takes requests from the door to a replica; shared by all requests of an ingress replica.
+
+    ``on_direct`` is told of every decision that was taken here, without QAS.
+    """
 
     def __init__(
         self,
@@ -156,12 +159,14 @@ class Dispatching:
         membership: Membership,
         qas: QasLink,
         incarnation: str,
+        on_direct: Callable[[Decision], None],
     ) -> None:
         self._config = config
         self._replicas = replicas
         self._membership = membership
         self._qas = qas
         self._incarnation = incarnation
+        self._on_direct = on_direct
         self._direct = DirectLine(membership)
         self._direct_load: Counter[str] = Counter()
         self._handles: dict[str, DeploymentHandle[Any]] = {}
@@ -275,6 +280,7 @@ class Dispatching:
                 )
                 if decision is None:
                     raise errors.no_replica(1.0)
+                self._on_direct(decision)
             return decision
         finally:
             if decision is None:

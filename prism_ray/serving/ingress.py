@@ -115,7 +115,9 @@ class Ingress:
         self._qas.start()
         self._meters = IngressMeters(self._qas.count, membership.take_waits)
         self._meters.start()
-        self._dispatching = Dispatching(config, replicas, membership, self._qas, incarnation)
+        self._dispatching = Dispatching(
+            config, replicas, membership, self._qas, incarnation, self._meters.decided
+        )
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Serve's hot reload: what ``tuning`` allows, here and in QAS. Raises ConfigError."""
@@ -146,9 +148,11 @@ class Ingress:
     @api.get("/metrics")
     async def metrics(self) -> Response:
         """The application's series as Prometheus text; 503 while no QAS answers."""
+        counts = self._meters.take()
         try:
-            text = await self._qas.metrics(self._meters.take())
+            text = await self._qas.metrics(counts)
         except QasUnavailable:
+            self._meters.keep(counts)
             raise errors.no_replica(1.0) from None
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
+from prism_ray.model import Decision
 from prism_ray.serving.errors import ApiError
 from prism_ray.serving.exposition import RayMirror
 from prism_ray.serving.inference import Inference
@@ -17,22 +18,28 @@ from prism_ray.telemetry import tracing
 
 HAND_OVER_S = 1.0
 
+DIRECT_POLICY = "direct"
+"""Whose decisions an ingress's own are, where they are counted by policy."""
+
 Payloads = AsyncGenerator[tuple[dict[str, Any], ...], None]
 
 
 class IngressMeters:
     """``send`` takes what is new, at most once in ``HAND_OVER_S``; it must not block.
 
+    It says whether it took it: what no QAS took is kept for the next one. Ray's metrics have it at once.
+
     ``router_waits`` says how often Serve's router held calls back since it was asked last.
     """
 
     def __init__(
-        self, send: Callable[[Counts], None], router_waits: Callable[[], int] = lambda: 0
+        self, send: Callable[[Counts], bool], router_waits: Callable[[], int] = lambda: 0
     ) -> None:
         self._meters = Meters()
         self._router_waits = router_waits
         self._send = send
         self._ray = RayMirror()
+        self._owed = Counts()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -41,6 +48,12 @@ class IngressMeters:
     def refused(self, status: int) -> None:
         """A request that was refused at the door."""
         self._meters.add("prism_requests_total", 1, "none", str(status))
+
+    def decided(self, decision: Decision) -> None:
+        """A decision that this ingress took by itself: QAS counts its own."""
+        self._meters.add("prism_decisions_total", 1, DIRECT_POLICY, decision.reason)
+        lane = str(decision.lane)
+        self._meters.observe("prism_queue_wait_seconds", decision.queue_s, lane)
 
     async def watched(self, inference: Inference, payloads: Payloads) -> Payloads:
         """``payloads`` as they are; counts how the request ended, and traces it where Serve does."""
@@ -63,12 +76,18 @@ class IngressMeters:
                 tracing.emit(spans_of(inference, outcome, time.monotonic()), traced)
 
     def take(self) -> Counts:
-        """What is new, passed on to Ray's metrics; the caller hands it to the QAS actor."""
+        """What no QAS has, passed on to Ray's metrics once; the caller hands it to the QAS actor."""
         if waits := self._router_waits():
             self._meters.add("prism_router_waits_total", waits)
         news = self._meters.take()
         self._ray.pass_on(news)
-        return news
+        owed, self._owed = self._owed, Counts()
+        owed.add(news)
+        return owed
+
+    def keep(self, counts: Counts) -> None:
+        """``counts`` were taken, and there was no QAS to have them."""
+        self._owed.add(counts)
 
     def _ended(self, inference: Inference, outcome: str) -> None:
         lane = "none" if inference.decision is None else str(inference.decision.lane)
@@ -93,5 +112,5 @@ class IngressMeters:
         while True:
             await asyncio.sleep(HAND_OVER_S)
             news = self.take()
-            if news.counters or news.histograms:
-                self._send(news)
+            if (news.counters or news.histograms) and not self._send(news):
+                self.keep(news)

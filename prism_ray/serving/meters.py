@@ -29,7 +29,9 @@ FAMILIES = {
         ("lane", "outcome"),
     ),
     "prism_aborts_total": Family("Requests that were given up before their end.", ("reason",)),
-    "prism_decisions_total": Family("Decisions by policy and reason.", ("policy", "reason")),
+    "prism_decisions_total": Family(
+        "Decisions by policy (direct: an ingress without QAS) and reason.", ("policy", "reason")
+    ),
     "prism_starvation_promotions_total": Family(
         "Decisions by right of a request's age (the cold lane), not of its rank.", ("policy",)
     ),
@@ -88,6 +90,15 @@ class Counts:
     counters: dict[Key, float] = field(default_factory=dict)
     histograms: dict[Key, Histogram] = field(default_factory=dict)
 
+    def add(self, others: Counts) -> None:
+        """Take up what was counted elsewhere, or at another time."""
+        for key, amount in others.counters.items():
+            self.counters[key] = self.counters.get(key, 0) + amount
+        for key, histogram in others.histograms.items():
+            mine = self.histograms.setdefault(key, Histogram([0] * len(histogram.counts)))
+            mine.counts = [a + b for a, b in zip(mine.counts, histogram.counts, strict=True)]
+            mine.sum += histogram.sum
+
 
 class Meters:
     """Counts of one process, in total and since the last ``take``."""
@@ -115,9 +126,4 @@ class Meters:
 
     def merge(self, counts: Counts) -> None:
         """Add another process's news to the total."""
-        for key, amount in counts.counters.items():
-            self.total.counters[key] = self.total.counters.get(key, 0) + amount
-        for key, histogram in counts.histograms.items():
-            mine = self.total.histograms.setdefault(key, Histogram([0] * len(histogram.counts)))
-            mine.counts = [a + b for a, b in zip(mine.counts, histogram.counts, strict=True)]
-            mine.sum += histogram.sum
+        self.total.add(counts)

@@ -203,10 +203,12 @@ class QasLink:
         text: bytes = await self._ask("metrics", counts)
         return text
 
-    def count(self, counts: Counts) -> None:
-        """Hand on what this ingress counted; without a QAS it is lost."""
-        if self._actor is not None:
-            self._actor.count.remote(counts)
+    def count(self, counts: Counts) -> bool:
+        """Hand on what this ingress counted; False while no QAS answers. A QAS dies with its counts."""
+        if not self.up:
+            return False
+        self._actor.count.remote(counts)
+        return True
 
     def flushed(self, replica: str) -> None:
         """Tell QAS that a replica's prefix cache was emptied."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
+from prometheus_client.parser import text_string_to_metric_families
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -97,3 +98,22 @@ def busy(client: httpx.Client, waiting: int = 0, max_tokens: int = 2000) -> Iter
         for thread in threads:
             thread.join(60)
         wait_until(lambda: idle(client), "books did not close")
+
+
+class Samples:
+    """The samples of one scrape, summed over the labels that are not asked for."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        response = client.get("/metrics")
+        assert response.status_code == 200, response.text
+        assert response.headers["content-type"].startswith("text/plain")
+        families = list(text_string_to_metric_families(response.text))
+        self.samples = [sample for family in families for sample in family.samples]
+
+    def has(self, *names: str) -> bool:
+        return {s.name for s in self.samples} >= set(names)
+
+    def of(self, name: str, **labels: str) -> float:
+        return sum(
+            s.value for s in self.samples if s.name == name and labels.items() <= s.labels.items()
+        )

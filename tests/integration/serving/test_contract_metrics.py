@@ -9,12 +9,21 @@ from typing import Any
 
 import httpx
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from prism_ray.validate.monitoring import targets
 from prism_ray.validate.promql import unresolved
 
-from .contract_tools import CHAT, COMPLETIONS, busy, chat, error_of, idle, state, wait_until
+from .contract_tools import (
+    CHAT,
+    COMPLETIONS,
+    Samples,
+    busy,
+    chat,
+    error_of,
+    idle,
+    state,
+    wait_until,
+)
 
 DASHBOARD = Path(__file__).parents[3] / "cluster" / "grafana" / "prism.json"
 
@@ -30,7 +39,9 @@ CONFIG: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def client(run_app: Callable[..., httpx.Client]) -> httpx.Client:
-    return run_app(CONFIG)
+    client = run_app(CONFIG)
+    wait_until(lambda: len(state(client)["replicas"]) == 2, "a replica did not join", 30.0)
+    return client
 
 
 def segment(text: str) -> dict[str, Any]:
@@ -38,25 +49,6 @@ def segment(text: str) -> dict[str, Any]:
     segments = [{"label": "text", "text": text}]
     prism = {"segments": segments, "suffix": "And then?", "report": True}
     return {"model": "simulated", "max_tokens": 2, "prism": prism}
-
-
-class Samples:
-    """The samples of one scrape, summed over the labels that are not asked for."""
-
-    def __init__(self, client: httpx.Client) -> None:
-        response = client.get("/metrics")
-        assert response.status_code == 200, response.text
-        assert response.headers["content-type"].startswith("text/plain")
-        families = list(text_string_to_metric_families(response.text))
-        self.samples = [sample for family in families for sample in family.samples]
-
-    def has(self, *names: str) -> bool:
-        return {s.name for s in self.samples} >= set(names)
-
-    def of(self, name: str, **labels: str) -> float:
-        return sum(
-            s.value for s in self.samples if s.name == name and labels.items() <= s.labels.items()
-        )
 
 
 class TestMetrics:

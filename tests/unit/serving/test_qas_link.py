@@ -11,6 +11,7 @@ import pytest
 from prism_ray.model import Decision, Lane, Ticket
 from prism_ray.serving.membership import Membership
 from prism_ray.serving.messages import QasAddress, QasStatus, SubmitError, Undecided
+from prism_ray.serving.meters import Counts
 from prism_ray.serving.qas_link import HEARTBEAT_S, QasLink, QasLost, QasUnavailable
 
 from .actor_bench import ticket
@@ -52,6 +53,8 @@ class Qas:
     async def replica_gone(self, replica: str) -> None: ...
 
     async def tune(self, user_config: dict[str, Any]) -> None: ...
+
+    async def count(self, counts: Counts) -> None: ...
 
 
 class Handle:
@@ -258,6 +261,18 @@ async def test_a_user_config_reaches_every_qas_once(world: World) -> None:
     world.restart("two")
     old.dead.set()
     await world.until(lambda: world.actor.called("tune") == [(wanted,)])
+
+
+async def test_counts_are_taken_only_while_qas_answers(world: World) -> None:
+    counts = Counts({("prism_requests_total", ("hot", "ok")): 1})
+    assert not world.link.count(counts), "nobody was found yet"
+    await world.until(lambda: world.link.up)
+    assert world.link.count(counts)
+    await world.until(lambda: world.actor.called("count") == [(counts,)])
+    world.exists = False
+    world.actor.dead.set()
+    await world.until(lambda: not world.link.up)
+    assert not world.link.count(counts)
 
 
 async def test_a_replica_found_dead_leaves_the_membership_before_serve_says_so() -> None:

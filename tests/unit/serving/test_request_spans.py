@@ -97,7 +97,7 @@ async def watch(inference: Inference, *, fails: bool = False) -> None:
         if fails:
             raise ApiError(503, "no replica")
 
-    meters = IngressMeters(lambda counts: None)
+    meters = IngressMeters(lambda counts: True)
     async for _ in meters.watched(inference, payloads()):
         pass
 
