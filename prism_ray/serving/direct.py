@@ -22,10 +22,14 @@ FULL_PAUSE_S = 0.05
 
 
 class DirectLine:
-    """One per ingress. A slot is held from ``enter`` to ``leave``: until the engine has the request."""
+    """One per ingress. A slot is held from ``enter`` to ``leave``: until the engine has the request.
 
-    def __init__(self, membership: Membership, slots: int = SLOTS) -> None:
+    ``turn``: whose turn it is among replicas of equal load; ingresses should begin at different ones.
+    """
+
+    def __init__(self, membership: Membership, turn: int = 0, slots: int = SLOTS) -> None:
         self._membership = membership
+        self._turn = turn
         self._slots = asyncio.Semaphore(slots)
 
     async def enter(self) -> None:
@@ -38,15 +42,20 @@ class DirectLine:
     def decide(
         self, request_id: str, attempt: int, order: Order, arrived_s: float, load: Counter[str]
     ) -> Decision | None:
-        """To the replica with the fewest of this ingress's requests; None while there is no replica."""
+        """To the replica with the fewest of this ingress's requests, in turn among those that have as few.
+
+        None while there is no replica.
+        """
         replicas = sorted(self._membership.replicas)
         if not replicas:
             return None
+        first = self._turn % len(replicas)
+        self._turn += 1
         return Decision(
             request_id=request_id,
             attempt=attempt,
             epoch=DIRECT_EPOCH,
-            replica=min(replicas, key=lambda name: (load[name], name)),
+            replica=min(replicas[first:] + replicas[:first], key=load.__getitem__),
             plan_version=0,
             position=0,
             order=order,

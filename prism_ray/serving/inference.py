@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 import uuid
 from collections import Counter
@@ -167,7 +168,7 @@ class Dispatching:
         self._qas = qas
         self._incarnation = incarnation
         self._on_direct = on_direct
-        self._direct = DirectLine(membership)
+        self._direct = DirectLine(membership, turn=random.randrange(1 << 16))
         self._direct_load: Counter[str] = Counter()
         self._handles: dict[str, DeploymentHandle[Any]] = {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from prism_ray.config import PrismConfig
 from prism_ray.model import Decision, Lane, Skeleton, Ticket
+from prism_ray.serving.direct import DirectLine
 from prism_ray.serving.inference import Dispatching, Inference
 from prism_ray.serving.membership import Membership
 from prism_ray.serving.messages import Answer, Answered, Body, NotTaken, Payloads
@@ -129,3 +131,24 @@ class TestWithoutQas:
         world.qas.decided, world.replicas.answers = ["a"], [WHOLE]
         await world.answer()
         assert not world.direct
+
+    async def test_replicas_of_equal_load_take_turns(self, world: World) -> None:
+        world.replicas.answers = [WHOLE] * 6
+        for _ in range(6):
+            await world.answer()
+        assert Counter(world.replicas.called) == {"a": 3, "b": 3}
+
+    def test_the_replica_with_fewer_requests_comes_first_whosever_turn_it_is(self) -> None:
+        membership = Membership()
+        membership.set(frozenset({"a", "b", "c"}))
+        line = DirectLine(membership)
+        load = Counter({"a": 2, "b": 1, "c": 2})
+        decided = [line.decide("r", 0, (), 0.0, load) for _ in range(3)]
+        assert {d.replica for d in decided if d} == {"b"}
+
+    def test_ingresses_begin_at_different_replicas(self) -> None:
+        membership = Membership()
+        membership.set(frozenset({"a", "b", "c"}))
+        lines = [DirectLine(membership, turn) for turn in range(3)]
+        first = [line.decide("r", 0, (), 0.0, Counter()) for line in lines]
+        assert {d.replica for d in first if d} == {"a", "b", "c"}
