@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
@@ -52,8 +52,19 @@ GONE_CHECKS = 4
 """Half seconds that a request without an answer stays with a replica that Serve has taken away."""
 
 
+AGAIN_AFTER_S = 0.5
+"""Pause before a request is decided anew whose replica may be alive: the same one may be chosen again."""
+
+
 class ReplicaLost(Exception):
-    """The replica went away during the call."""
+    """The replica did not bring the call to its end. ``dead``: it will bring no other one there either.
+
+    Where the connection broke, nobody knows: the call may be running there.
+    """
+
+    def __init__(self, why: str, *, dead: bool = False) -> None:
+        super().__init__(why)
+        self.dead = dead
 
 
 @dataclass(slots=True)
@@ -214,14 +225,21 @@ class Dispatching:
                         yield payloads
                 return
             except ReplicaLost as error:
-                self._qas.report_gone(decision.replica)
+                if error.dead:
+                    self._qas.report_gone(decision.replica)
+                else:
+                    self._qas.report_doubt(decision.replica)
                 if request.stream and request.first_payload_s is not None:
-                    raise errors.internal(f"replica {decision.replica} died: {error}") from None
+                    fate = "died" if error.dead else "was lost"
+                    raise errors.internal(f"replica {decision.replica} {fate}: {error}") from None
                 request.first_payload_s = None
                 lost += 1
-                attempt += 1
                 if lost > self._config.limits.retries:
                     raise errors.no_replica(1.0) from None
+                if not error.dead:  # alive, it may wait for this body, or keep a slot for it
+                    self._qas.cancel(request.request_id, attempt)
+                    await asyncio.sleep(AGAIN_AFTER_S)
+                attempt += 1
             except BaseException:
                 # The client left, or something failed on the way: no slot may wait for this body.
                 self._qas.cancel(request.request_id, attempt)
@@ -316,10 +334,12 @@ class Dispatching:
                 yield message
         except RayTaskError as error:
             if isinstance(error.cause, EngineDied):
-                raise ReplicaLost("its engine died") from None
+                raise ReplicaLost("its engine died", dead=True) from None
             raise errors.internal(f"the replica failed: {error.cause!r}") from None
         except (RayActorError, RayServeException) as error:
-            raise ReplicaLost(type(error).__name__) from None
+            # ActorUnavailableError is a RayActorError, and says of an actor only that it is out of reach.
+            dead = isinstance(error, RayActorError) and not isinstance(error, ActorUnavailableError)
+            raise ReplicaLost(type(error).__name__, dead=dead) from None
         except RayError as error:
             raise errors.internal(f"the replica failed: {error!r}") from None
         finally:

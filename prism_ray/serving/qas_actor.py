@@ -187,6 +187,10 @@ class QasActor:
         """A call found the replica dead: nothing goes there until the replica itself is heard again."""
         self._replicas.suspect(replica, self._clock())
 
+    async def replica_doubted(self, replica: str) -> None:
+        """A call failed, and the replica may be alive: nothing goes there if its reports are late, too."""
+        self._replicas.suspect(replica, self._clock(), if_late=True)
+
     async def tune(self, user_config: Mapping[str, Any]) -> None:
         """Take over what can be changed while running (see ``tuning``). Raises ConfigError."""
         self._config = retuned(self._deployed, user_config)

@@ -15,6 +15,9 @@ from prism_ray.serving.waiting import set_within
 SILENT_S = 3.0
 """A replica that neither polled nor reported for this long gets nothing new (it reports twice a second)."""
 
+LATE_S = 0.75
+"""After this long a replica is not above doubt: one report has not come, or comes late."""
+
 GONE_S = 10.0
 """After this long its books are closed. One that is alive after all says hello again."""
 
@@ -85,6 +88,10 @@ class QasChannel:
     def paused(self, now_s: float) -> bool:
         """Nothing new goes there: a call found it dead, or it is silent."""
         return self.suspected or now_s - self.heard_s >= SILENT_S
+
+    def late(self, now_s: float) -> bool:
+        """A report at least should have come."""
+        return now_s - self.heard_s >= LATE_S
 
     def gone(self, now_s: float, serve_runs_it: bool) -> bool:
         return now_s - self.heard_s >= (GONE_S if serve_runs_it else SILENT_S)

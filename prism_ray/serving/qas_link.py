@@ -179,6 +179,11 @@ class QasLink:
         if self._actor is not None:
             self._actor.replica_gone.remote(replica)
 
+    def report_doubt(self, replica: str) -> None:
+        """A call to the replica failed, and it may be alive: QAS knows when it heard it last."""
+        if self._actor is not None:
+            self._actor.replica_doubted.remote(replica)
+
     # -- people ---------------------------------------------------------------------------------
 
     def tune(self, user_config: Mapping[str, Any]) -> None:

@@ -163,10 +163,14 @@ class QasReplicas:
 
     # -- silence --------------------------------------------------------------------------------
 
-    def suspect(self, replica: str, now_s: float) -> None:
-        """A call found it dead: nothing goes there until the replica itself is heard again."""
+    def suspect(self, replica: str, now_s: float, *, if_late: bool = False) -> None:
+        """A call found it dead: nothing goes there until the replica itself is heard again.
+
+        ``if_late``: the caller may be the one with the broken connection; what it says counts only of a
+        replica that this QAS, too, has not heard of lately.
+        """
         channel = self._channels.get(replica)
-        if channel is not None:
+        if channel is not None and (not if_late or channel.late(now_s)):
             channel.suspected = True
             self.look(now_s)
 

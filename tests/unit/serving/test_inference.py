@@ -8,14 +8,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.exceptions import ActorDiedError
 
 from prism_ray.config import PrismConfig
 from prism_ray.model import Decision, Lane, Skeleton, Ticket
+from prism_ray.serving import inference
 from prism_ray.serving.direct import DirectLine
+from prism_ray.serving.errors import ApiError
 from prism_ray.serving.inference import Dispatching, Inference
 from prism_ray.serving.membership import Membership
 from prism_ray.serving.messages import Answer, Answered, Body, NotTaken, Payloads
 from prism_ray.serving.qas_link import QasUnavailable
+
+from .fake_ray import unreachable
 
 
 class Qas:
@@ -24,6 +29,7 @@ class Qas:
     def __init__(self) -> None:
         self.decided: list[str] = []
         self.gone: list[str] = []
+        self.doubted: list[str] = []
         self.cancelled: list[tuple[str, int]] = []
 
     @property
@@ -40,6 +46,9 @@ class Qas:
 
     def report_gone(self, replica: str) -> None:
         self.gone.append(replica)
+
+    def report_doubt(self, replica: str) -> None:
+        self.doubted.append(replica)
 
     def cancel(self, request_id: str, attempt: int) -> None:
         self.cancelled.append((request_id, attempt))
@@ -94,8 +103,9 @@ class World:
         self.membership = Membership()
         self.membership.set(frozenset({"a", "b"}))
         self.direct: list[Decision] = []
+        self.config = PrismConfig.load({"extends": "simulated"})
         self.dispatching = Dispatching(
-            PrismConfig.load({"extends": "simulated"}),
+            self.config,
             self.replicas,  # type: ignore[arg-type]
             self.membership,
             self.qas,  # type: ignore[arg-type]
@@ -152,3 +162,59 @@ class TestWithoutQas:
         lines = [DirectLine(membership, turn) for turn in range(3)]
         first = [line.decide("r", 0, (), 0.0, Counter()) for line in lines]
         assert {d.replica for d in first if d} == {"a", "b", "c"}
+
+
+class TestALostReplica:
+    """Whether it is dead is for QAS to know; whether the request can be retried, for its client."""
+
+    async def test_one_that_is_out_of_reach_is_not_reported_dead_and_may_be_tried_again(
+        self, world: World
+    ) -> None:
+        world.qas.decided = ["a", "a"]
+        world.replicas.answers = [[unreachable()], WHOLE]
+        assert await world.answer() == [{"text": "a"}]
+        assert not world.qas.gone, "it may be alive"
+        assert world.qas.doubted == ["a"], "QAS knows when it heard it last"
+        assert [call.attempt for _, call in world.replicas.calls] == [0, 1]
+        assert [attempt for _, attempt in world.qas.cancelled] == [0], "no slot waits for the first"
+
+    async def test_one_that_died_is_reported_and_the_request_goes_elsewhere(
+        self, world: World
+    ) -> None:
+        world.qas.decided = ["a", "b"]
+        world.replicas.answers = [[ActorDiedError()], WHOLE]
+        assert await world.answer() == [{"text": "a"}]
+        assert world.qas.gone == ["a"]
+        assert not world.qas.doubted
+        assert world.replicas.called == ["a", "b"]
+
+    async def test_one_that_stays_out_of_reach_costs_no_more_than_the_retries(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(inference, "AGAIN_AFTER_S", 0.01)
+        world.qas.decided = ["a"] * 5
+        world.replicas.answers = [[unreachable()] for _ in range(5)]
+        with pytest.raises(ApiError) as refusal:
+            await world.answer()
+        assert refusal.value.status == 503
+        assert len(world.replicas.calls) == 1 + world.config.limits.retries
+
+    @pytest.mark.parametrize(
+        ("error", "gone", "fate"),
+        [(unreachable(), [], "was lost"), (ActorDiedError(), ["a"], "died")],
+    )
+    async def test_a_stream_that_has_begun_ends_with_an_error_and_never_begins_again(
+        self, world: World, error: Exception, gone: list[str], fate: str
+    ) -> None:
+        world.qas.decided = ["a", "b"]
+        world.replicas.answers = [[*WHOLE[:1], error], WHOLE]
+        with pytest.raises(ApiError, match=fate) as failure:
+            await world.answer(stream=True)
+        assert failure.value.status == 500
+        assert world.qas.gone == gone
+        assert len(world.replicas.calls) == 1
+
+    async def test_a_whole_answer_that_has_begun_is_made_again(self, world: World) -> None:
+        world.qas.decided = ["a", "b"]
+        world.replicas.answers = [[*WHOLE[:1], unreachable()], WHOLE]
+        assert await world.answer() == [{"text": "a"}]

@@ -10,6 +10,7 @@ from prism_ray.config_errors import ConfigError
 from prism_ray.model import Decision
 from prism_ray.serving.messages import SubmitError, Undecided
 from prism_ray.serving.meters import Counts
+from prism_ray.serving.qas_channel import LATE_S
 
 from .actor_bench import Bench, hello, settle
 
@@ -163,6 +164,19 @@ class TestReplicas:
             decision = await asyncio.wait_for(waiting, 1.0)
             assert isinstance(decision, Decision)
             assert (await bench.check())["sent"] == 2
+
+    async def test_one_in_doubt_gets_nothing_new_only_if_qas_has_not_heard_it_either(self) -> None:
+        async with Bench() as bench:
+            await bench.actor.hello(hello("r"))
+            bench.now += LATE_S - 0.01
+            await bench.actor.replica_doubted("r")
+            assert (await bench.actor.ping()).replicas == ("r",)
+            bench.now += 0.01
+            assert (await bench.actor.ping()).replicas == ("r",), "lateness alone is nothing"
+            await bench.actor.replica_doubted("r")
+            assert (await bench.actor.ping()).replicas == ()
+            await bench.report("r")
+            assert (await bench.actor.ping()).replicas == ("r",)
 
     async def test_one_that_serve_takes_away_gets_nothing_new_and_finishes_what_it_has(
         self,

@@ -52,6 +52,8 @@ class Qas:
 
     async def replica_gone(self, replica: str) -> None: ...
 
+    async def replica_doubted(self, replica: str) -> None: ...
+
     async def tune(self, user_config: dict[str, Any]) -> None: ...
 
     async def count(self, counts: Counts) -> None: ...
@@ -261,6 +263,14 @@ async def test_a_user_config_reaches_every_qas_once(world: World) -> None:
     world.restart("two")
     old.dead.set()
     await world.until(lambda: world.actor.called("tune") == [(wanted,)])
+
+
+async def test_qas_is_told_whether_a_replica_is_dead_or_only_in_doubt(world: World) -> None:
+    await world.until(lambda: world.link.up)
+    world.link.report_gone("a")
+    world.link.report_doubt("b")
+    await world.until(lambda: world.actor.called("replica_doubted") == [("b",)])
+    assert world.actor.called("replica_gone") == [("a",)]
 
 
 async def test_counts_are_taken_only_while_qas_answers(world: World) -> None:
