@@ -49,7 +49,7 @@ HANDED_BACK_MAX = 32
 HANDLES_MAX = 1024
 
 GONE_CHECKS = 4
-"""Half seconds that a request without an answer stays with a replica that Serve has taken away."""
+"""Half seconds that a request without an answer stays with a replica that Serve does not name here."""
 
 
 AGAIN_AFTER_S = 0.5
@@ -281,9 +281,10 @@ class Dispatching:
                 raise
             if isinstance(answer, Undecided):
                 raise _refusal(answer)
-            if answer.replica in self._membership.replicas or not self._membership.replicas:
+            # One that nobody here has heard of yet is sent its body all the same: others told QAS of it,
+            # and Serve's router waits for the news. To call it gone would take it from all of them.
+            if not (self._membership.left(answer.replica) and self._membership.replicas):
                 return answer
-            # The decision named a replica that Serve has taken away meanwhile.
             self._qas.report_gone(answer.replica)
             attempt += 1
 
@@ -374,7 +375,7 @@ class Dispatching:
                 self._direct.leave()
 
     async def _first_message(self, messages: AsyncIterator[Answer], decision: Decision) -> Answer:
-        """Raises ReplicaLost when Serve took the replica away before its router gave it the call.
+        """Raises ReplicaLost when Serve's router, which has no such replica, did not give it the call.
 
         A replica that only drains answers what it has already; a dead one fails the call by itself.
         """
@@ -391,7 +392,9 @@ class Dispatching:
                 members = self._membership.replicas
                 gone_checks += bool(members and decision.replica not in members)
                 if gone_checks > GONE_CHECKS:
-                    raise ReplicaLost("Serve took it away")
+                    left = self._membership.left(decision.replica)
+                    why = "Serve took it away" if left else "it is not known here"
+                    raise ReplicaLost(why, dead=left)
         finally:
             if not first.done():
                 first.cancel()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 
 Listener = Callable[[frozenset[str]], None]
+
+LEFT_MAX = 256
+"""Names of replicas that left, kept to tell them from those that are yet to come."""
 
 
 class Membership:
@@ -17,6 +21,7 @@ class Membership:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._replicas: frozenset[str] = frozenset()
+        self._left: deque[str] = deque(maxlen=LEFT_MAX)
         self._listeners: list[Listener] = []
         self._waits = 0
 
@@ -35,10 +40,19 @@ class Membership:
         with self._lock:
             if replicas == self._replicas:
                 return
+            self._left.extend(self._replicas - replicas)
             self._replicas = replicas
             listeners = list(self._listeners)
         for listener in listeners:
             listener(replicas)
+
+    def left(self, replica: str) -> bool:
+        """Whether it was there and is not any more; False also for one that was never heard of.
+
+        A replica starts before every router has been told of it, and its name never comes again.
+        """
+        with self._lock:
+            return replica in self._left and replica not in self._replicas
 
     def call_waits(self) -> None:
         """The router holds a call back: the replica it is for is not among those it knows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
@@ -12,7 +13,6 @@ from ray.exceptions import ActorDiedError
 
 from prism_ray.config import PrismConfig
 from prism_ray.model import Decision, Lane, Skeleton, Ticket
-from prism_ray.serving import inference
 from prism_ray.serving.direct import DirectLine
 from prism_ray.serving.errors import ApiError
 from prism_ray.serving.inference import Dispatching, Inference
@@ -21,6 +21,8 @@ from prism_ray.serving.messages import Answer, Answered, Body, NotTaken, Payload
 from prism_ray.serving.qas_link import QasUnavailable
 
 from .fake_ray import unreachable
+
+pytestmark = pytest.mark.virtual_time
 
 
 class Qas:
@@ -84,12 +86,17 @@ class Response:
 
     async def __aiter__(self) -> AsyncIterator[Answer]:
         for message in self._messages:
+            if message is SILENCE:
+                await asyncio.Event().wait()
             if isinstance(message, Exception):
                 raise message
             yield message
 
     def cancel(self) -> None: ...
 
+
+SILENCE = TimeoutError()
+"""Nothing more ever comes."""
 
 WHOLE: list[Answer | Exception] = [Payloads(({"text": "a"},)), Answered(1, 0, 1)]
 
@@ -122,7 +129,8 @@ class World:
             skeleton=Skeleton(None, (), (), 1), labels=(), assemble=lambda order: assembled
         )
         request = Inference("chat", {}, prompt, 1, b"", 0.0, stream=stream)
-        return [p async for items in self.dispatching.answer(request) for p in items]
+        async with asyncio.timeout(10.0):
+            return [p async for items in self.dispatching.answer(request) for p in items]
 
 
 @pytest.fixture
@@ -189,9 +197,8 @@ class TestALostReplica:
         assert world.replicas.called == ["a", "b"]
 
     async def test_one_that_stays_out_of_reach_costs_no_more_than_the_retries(
-        self, world: World, monkeypatch: pytest.MonkeyPatch
+        self, world: World
     ) -> None:
-        monkeypatch.setattr(inference, "AGAIN_AFTER_S", 0.01)
         world.qas.decided = ["a"] * 5
         world.replicas.answers = [[unreachable()] for _ in range(5)]
         with pytest.raises(ApiError) as refusal:
@@ -218,3 +225,47 @@ class TestALostReplica:
         world.qas.decided = ["a", "b"]
         world.replicas.answers = [[*WHOLE[:1], unreachable()], WHOLE]
         assert await world.answer() == [{"text": "a"}]
+
+
+class TestAReplicaThatTheIngressDoesNotKnow:
+    async def test_one_that_only_others_were_told_of_is_sent_its_body_and_not_called_gone(
+        self, world: World
+    ) -> None:
+        world.qas.decided, world.replicas.answers = ["new"], [WHOLE]
+        assert await world.answer() == [{"text": "a"}]
+        assert world.replicas.called == ["new"]
+        assert not world.qas.gone
+
+    async def test_one_that_never_becomes_known_is_given_up_and_not_called_gone(
+        self, world: World
+    ) -> None:
+        world.qas.decided, world.replicas.answers = ["new", "a"], [[SILENCE], WHOLE]
+        assert await world.answer() == [{"text": "a"}]
+        assert world.replicas.called == ["new", "a"]
+        assert not world.qas.gone
+
+    async def test_one_that_left_is_called_gone_and_sent_nothing(self, world: World) -> None:
+        world.membership.set(frozenset({"b"}))
+        world.qas.decided, world.replicas.answers = ["a", "b"], [WHOLE]
+        await world.answer()
+        assert world.replicas.called == ["b"]
+        assert world.qas.gone == ["a"]
+
+    async def test_one_that_leaves_before_it_has_the_body_is_called_gone(
+        self, world: World
+    ) -> None:
+        world.qas.decided, world.replicas.answers = ["a", "b"], [[SILENCE], WHOLE]
+        answer = asyncio.ensure_future(world.answer())
+        await asyncio.sleep(0.05)
+        world.membership.set(frozenset({"b"}))
+        assert await answer == [{"text": "a"}]
+        assert world.qas.gone == ["a"]
+
+    def test_a_replica_that_serve_names_again_has_not_left(self) -> None:
+        membership = Membership()
+        membership.set(frozenset({"a"}))
+        membership.remove("a")
+        assert membership.left("a")
+        membership.set(frozenset({"a"}))
+        assert not membership.left("a")
+        assert not membership.left("b")
