@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from loadgen.arrivals import ARRIVALS
 from loadgen.bench.noop_server import noop_server
 from loadgen.bench.path import body
+from loadgen.bench.priority import ORDINARY, REAL_TIME, real_time_priority
 from loadgen.checkout import git_commit
 from loadgen.metrics import summarize
 from loadgen.rows import PlannedRequest
@@ -76,7 +78,17 @@ def line(point: dict[str, Any]) -> str:
 @click.option("--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True)
 @click.option("--arrivals", type=click.Choice(list(ARRIVALS)), default="poisson", show_default=True)
 @click.option("--processes", type=click.IntRange(1), help="Default: as many as the rate needs.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="The first one.")
+@click.option(
+    "--seeds", type=click.IntRange(1), default=1, show_default=True, help="Runs of a rate."
+)
+@click.option(
+    "--priority",
+    type=click.Choice([REAL_TIME, ORDINARY]),
+    default=REAL_TIME,
+    show_default=True,
+    help="Of generator and server; real-time only where the machine allows it.",
+)
 @click.option("--json", "json_path", type=click.Path(path_type=Path, dir_okay=False))
 def generator(
     rates: Sequence[float],
@@ -84,6 +96,8 @@ def generator(
     arrivals: str,
     processes: int | None,
     seed: int,
+    seeds: int,
+    priority: str,
     json_path: Path | None,
 ) -> None:
     """Fire streamed chats at a server that does nothing; how late did they leave?
@@ -93,14 +107,18 @@ def generator(
     load_before = os.getloadavg()[0]
     click.echo("    rate processes     sent/s   p50 ms    p99 ms    max ms  TTFT p99  holds")
     points = []
-    with noop_server() as url:
+    wanted = real_time_priority() if priority == REAL_TIME else nullcontext(ORDINARY)
+    with wanted as had, noop_server() as url:
         for rate in rates:
-            points.append(measure(url, rate, seconds, arrivals, processes, seed))
-            click.echo(line(points[-1]))
+            for number in range(seed, seed + seeds):
+                points.append(measure(url, rate, seconds, arrivals, processes, number))
+                click.echo(line(points[-1]))
+    click.echo(f"{had} priority" + ("" if had == priority else ": real-time is not allowed here"))
     result = {
         "bench": "generator",
         "commit": git_commit(),
         "cpus": os.cpu_count(),
+        "priority": had,
         "machine_load_before": load_before,
         "lateness_p99_limit_s": LATENESS_P99_S,
         "points": points,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from loadgen.bench.noop_server import noop_server
+from loadgen.bench.priority import real_time_priority
 from loadgen.cli import main
 from loadgen.rows import Outcome, PlannedRequest
 from loadgen.workers import Target, WorkerFailed, fire, processes_for
@@ -66,12 +68,53 @@ def test_processes_follow_the_rate_up_to_the_cores(monkeypatch: pytest.MonkeyPat
     assert [processes_for(r) for r in (None, 1.0, 500.0, 501.0, 9e9)] == [1, 1, 1, 2, 4]
 
 
+def test_the_bench_runs_every_seed_at_the_priority_that_it_was_told(tmp_path: Path) -> None:
+    out = tmp_path / "g.json"
+    arguments = ["--rate", "50", "--rate", "80", "--seconds", "0.2", "--processes", "1"]
+    arguments += ["--seeds", "2", "--seed", "3", "--priority", "ordinary", "--json", str(out)]
+    result = CliRunner().invoke(main, ["bench", "generator", *arguments])
+    assert result.exit_code == 0, result.output
+    written = json.loads(out.read_text())
+    assert [(p["rate"], p["seed"]) for p in written["points"]] == [
+        (50.0, 3),
+        (50.0, 4),
+        (80.0, 3),
+        (80.0, 4),
+    ]
+    assert written["priority"] == "ordinary"
+    assert "not allowed" not in result.output
+
+
+def test_real_time_priority_is_had_or_missed_and_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def note(pid: int, policy: int, parameter: os.sched_param) -> None:
+        asked.append((policy, parameter.sched_priority))
+
+    monkeypatch.setattr(os, "sched_setscheduler", note)
+    with real_time_priority() as had:
+        assert had == "real-time"
+        assert asked == [(os.SCHED_RR, 1)]
+    assert asked[1] == (os.sched_getscheduler(0), os.sched_getparam(0).sched_priority)
+
+    def refuse(pid: int, policy: int, parameter: os.sched_param) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    with real_time_priority() as had:
+        assert had == "ordinary"
+
+
 def test_the_bench_of_the_generator_counts_and_times_what_it_sent(tmp_path: Path) -> None:
     out = tmp_path / "g.json"
     arguments = ["--rate", "100", "--seconds", "0.5", "--processes", "1", "--json", str(out)]
     result = CliRunner().invoke(main, ["bench", "generator", *arguments])
     assert result.exit_code == 0, result.output
-    (point,) = json.loads(out.read_text())["points"]
+    written = json.loads(out.read_text())
+    assert f"{written['priority']} priority" in result.output
+    (point,) = written["points"]
     assert point["outcomes"] == {"answered": 50}
     assert point["lateness_s"]["count"] == 50
     assert point["holds"] is (point["lateness_s"]["p99"] < 0.020)
