@@ -311,13 +311,14 @@ class Dispatcher:
         assert self._turns is not None
         picked: dict[str, list[Given]] = {}
         while open_seats:
-            name = self._turns.choose([self._load(seat) for seat in open_seats.values()])
+            choice = self._turns.choose([self._load(seat) for seat in open_seats.values()])
+            name = choice.replica
             seat = open_seats[name]
             given = self._give(scheduling_round, seat)
             if given is None:
                 del open_seats[name]
                 continue
-            picked.setdefault(name, []).append(Given(*given, None))
+            picked.setdefault(name, []).append(Given(*given, choice))
             self._turns.took(name)
             if not seat.open:
                 del open_seats[name]

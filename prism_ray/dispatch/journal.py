@@ -17,13 +17,13 @@ class Journal:
 
     def __init__(self, limit: int = DECISIONS_MAX) -> None:
         self._limit = limit
-        self._entries: OrderedDict[str, tuple[Decision, Choice | None, float]] = OrderedDict()
+        self._entries: OrderedDict[str, tuple[Decision, Choice, float]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def write(self, decision: Decision, choice: Choice | None, now_s: float) -> None:
-        """``choice`` is None where the placement knows no requests."""
+    def write(self, decision: Decision, choice: Choice, now_s: float) -> None:
+        """``choice`` is the placement's."""
         entries = self._entries
         entries[decision.request_id] = decision, choice, now_s
         entries.move_to_end(decision.request_id)
@@ -39,7 +39,7 @@ class Journal:
         """Why a request went where it went, JSON-ready; None if that is not known any more.
 
         Keys: request_id, attempt, replica, plan_version, position, lane, score, policy_reason, order,
-        queue_s, predicted_cached_tokens, age_s, and placement (kind, numbers) or None.
+        queue_s, predicted_cached_tokens, age_s, and placement (kind, numbers).
         """
         found = self._entries.get(request_id)
         if found is None:
@@ -58,7 +58,5 @@ class Journal:
             "queue_s": decision.queue_s,
             "predicted_cached_tokens": decision.predicted_cached_tokens,
             "age_s": now_s - decided_s,
-            "placement": None
-            if choice is None
-            else {"kind": choice.kind, "numbers": dict(choice.numbers)},
+            "placement": {"kind": choice.kind, "numbers": dict(choice.numbers)},
         }

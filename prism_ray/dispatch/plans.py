@@ -29,11 +29,11 @@ class Dispatch(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What a round gave to a replica, and why it was placed there."""
+    """What a round gave to a replica, and why it goes there."""
 
     pick: Pick
     sent: Sent
-    choice: Choice | None
+    choice: Choice
 
 
 def write_plan(
@@ -62,7 +62,7 @@ def write_plan(
             predicted_cached_tokens=pick.ticket.skeleton.prompt_tokens - sent.uncached_tokens,
             signature=pick.signature,
             score=pick.score,
-            reason=pick.reason if choice is None else f"{pick.reason}; {choice}",
+            reason=f"{pick.reason}; {choice}",
         )
         for position, (pick, sent, choice) in enumerate(given)
     )

@@ -29,22 +29,8 @@ class ReplicaLoad(NamedTuple):
     dispatched: int
 
 
-class Turns(Protocol):
-    """A placement that knows no request: any replica with credit may take whatever comes next."""
-
-    def choose(self, ready: Sequence[ReplicaLoad]) -> str:
-        """Name the replica that gets the next dispatch; ``ready`` is never empty, sorted by name.
-
-        Being chosen is no dispatch yet: there may be nothing that it can take. So this changes
-        nothing; ``took`` says what became of it.
-        """
-
-    def took(self, replica: str) -> None:
-        """The replica got a dispatch."""
-
-
 class Choice(NamedTuple):
-    """Where a request was placed and why.
+    """Where a request goes and why.
 
     ``kind`` is the rule that decided, one of a few fixed words per placement (fit for a metric's
     label); ``numbers`` are what it compared, tokens and seconds by name.
@@ -61,6 +47,20 @@ class Choice(NamedTuple):
 
 def _short(value: float | int | str) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+class Turns(Protocol):
+    """A placement that knows no request: any replica with credit may take whatever comes next."""
+
+    def choose(self, ready: Sequence[ReplicaLoad]) -> Choice:
+        """The replica that gets the next dispatch; ``ready`` is never empty, sorted by name.
+
+        Being chosen is no dispatch yet: there may be nothing that it can take. So this changes
+        nothing; ``took`` says what became of it.
+        """
+
+    def took(self, replica: str) -> None:
+        """The replica got a dispatch."""
 
 
 @runtime_checkable

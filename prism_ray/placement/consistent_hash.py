@@ -38,22 +38,28 @@ class ConsistentHash(SimpleHoming):
 
     def choose(self, ticket: Ticket, path: Path, books: list[Book]) -> Choice:
         able = {book.replica for book in books}
-        at = bisect_left(self._ring, (_hash(self._key(ticket, path)), ""))
+        key, atoms, tokens = self._key(ticket, path)
+        at = bisect_left(self._ring, (_hash(key), ""))
         for step in range(len(self._ring)):
             _, replica = self._ring[(at + step) % len(self._ring)]
             if replica in able:
-                return Choice(replica, "hash", {"key_atoms": len(path)})
+                numbers = {"key_atoms": atoms, "key_tokens": tokens, "passed_over": step}
+                return Choice(replica, "hash", numbers)
         raise ValueError("no replica takes anything new")
 
-    def _key(self, ticket: Ticket, path: Path) -> bytes:
-        """A request without anything reusable is its own key."""
-        key, tokens = b"", 0
+    def _key(self, ticket: Ticket, path: Path) -> tuple[bytes, int, int]:
+        """What is hashed, and how many atoms and tokens that is.
+
+        A request without anything reusable is its own key.
+        """
+        key, atoms, tokens = b"", 0, 0
         for atom in path:
             key += len(atom.id).to_bytes(2, "big") + atom.id
+            atoms += 1
             tokens += atom.tokens
             if tokens >= self._tokens:
                 break
-        return key or ticket.request_id.encode()
+        return key or ticket.request_id.encode(), atoms, tokens
 
 
 def _hash(key: bytes) -> int:

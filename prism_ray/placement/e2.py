@@ -132,9 +132,13 @@ class E2:
         cached = cached_tokens(other, found)
         numbers: dict[str, float | int | str] = {
             "cached_tokens": cached,
+            "missed_tokens": prompt_tokens - cached,
+            "load_s": self.terms.load_s(other, now_s),
+            "wait_s": self.terms.wait_s(other),
             "instead_of": home.replica,
-            "wait_s": here_s,
-            "other_wait_s": self.terms.wait_s(other),
+            "instead_cached_tokens": held,
+            "instead_load_s": self.terms.load_s(home, now_s),
+            "instead_wait_s": here_s,
         }
         self._forget(ticket.request_id, ran=False)
         self._assign(ticket, path, other, prompt_tokens, prompt_tokens - cached, now_s)

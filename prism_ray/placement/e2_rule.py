@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, exp
+from math import ceil, exp, inf
 from typing import NamedTuple
 
 from prism_ray.placement.e2_books import YOUNGEST, E2Book
@@ -11,6 +11,10 @@ from prism_ray.placement.e2_params import E2Params
 from prism_ray.placement.e2_terms import Terms, cached_tokens
 from prism_ray.placement.forest import Match, Node
 from prism_ray.placement.replication import Replication, key_node
+
+Numbers = dict[str, float | int | str]
+_LAST = (inf, inf, 0, "")
+"""After the key of every candidate."""
 
 
 class Copy(NamedTuple):
@@ -30,7 +34,7 @@ class Chosen(NamedTuple):
     book: E2Book
     cached_tokens: int
     kind: str
-    numbers: dict[str, float | int | str]
+    numbers: Numbers
     asked: Node | None = None
     copy: Copy | None = None
     turn: bool = False
@@ -109,16 +113,9 @@ class Rule:
                 kept = {book.replica for book in needed}
                 surplus = frozenset(b.replica for b in holders if b.replica not in kept)
             holders = needed
-        book = self._cheapest(holders, found, prompt_tokens, now_s)
+        book, compared = self._cheapest(holders, found, prompt_tokens, now_s)
         cached = cached_tokens(book, found)
         load = self._terms.load_s(book, now_s)
-        numbers: dict[str, float | int | str] = {
-            "cached_tokens": cached,
-            "missed_tokens": prompt_tokens - cached,
-            "holders": len(node.holders),
-            "load_s": load,
-            "wait_s": self._terms.wait_s(book),
-        }
         other: E2Book | None = None
         if self._params.rebalance and load > self._params.busy_share * self._params.window_s:
             other = self._lighter(book, load, found, prompt_tokens, now_s)
@@ -127,12 +124,17 @@ class Rule:
             here_s = self._terms.wait_s(book)
             other = self.sooner(book, here_s, cached, found, prompt_tokens, surplus=surplus)
             kind = "spill" if other is not None else kind
-        if other is not None:
+        numbers: Numbers = {"holders": len(node.holders)}
+        if other is None:
+            numbers |= compared
+        else:
             numbers["instead_of"] = book.replica
+            numbers["instead_cached_tokens"] = cached
+            numbers["instead_load_s"] = load
+            numbers["instead_wait_s"] = self._terms.wait_s(book)
             book = other
             cached = cached_tokens(book, found)
-            numbers["other_load_s"] = self._terms.load_s(book, now_s)
-            numbers["other_wait_s"] = self._terms.wait_s(book)
+        numbers |= self._state(book, cached, prompt_tokens, now_s)
         return Chosen(book, cached, kind, numbers, asked, copy)
 
     def _explore(self, found: Match, prompt_tokens: int, now_s: float) -> Chosen:
@@ -154,7 +156,7 @@ class Rule:
                 share = decoding.decode_s / decoding.load_s
                 cached = cached_tokens(decoding, found)
                 return Chosen(decoding, cached, "decode", {"decode_share": share})
-        book = self._cheapest(candidates, found, prompt_tokens, now_s)
+        book, numbers = self._cheapest(candidates, found, prompt_tokens, now_s)
         if self._params.spill:
             # The load of a whole window says little of who is busy now.
             own_s = self._terms.prefill_s(book, prompt_tokens, prompt_tokens)
@@ -162,31 +164,32 @@ class Rule:
             least_s = min(waits)
             if self._terms.wait_s(book) > least_s + own_s:
                 shortest = [b for b, w in zip(candidates, waits, strict=True) if w == least_s]
+                wait_s = self._terms.wait_s(book)
+                numbers = {"instead_of": book.replica, "instead_wait_s": wait_s}
                 book = min(shortest, key=lambda b: (b.placed, b.replica))
         cached = cached_tokens(book, found)
-        return Chosen(
-            book,
-            cached,
-            "explore",
-            {
-                "cached_tokens": cached,
-                "missed_tokens": prompt_tokens - cached,
-                "load_s": self._terms.load_s(book, now_s),
-                "evict_s": self._terms.evict_s(book, prompt_tokens - cached),
-                "wait_s": self._terms.wait_s(book),
-            },
-            turn=turn,
-        )
+        numbers |= self._state(book, cached, prompt_tokens, now_s)
+        numbers["evict_s"] = self._terms.evict_s(book, prompt_tokens - cached)
+        return Chosen(book, cached, "explore", numbers, turn=turn)
+
+    def _state(self, book: E2Book, cached: int, prompt_tokens: int, now_s: float) -> Numbers:
+        return {
+            "cached_tokens": cached,
+            "missed_tokens": prompt_tokens - cached,
+            "load_s": self._terms.load_s(book, now_s),
+            "wait_s": self._terms.wait_s(book),
+        }
 
     def _cheapest(
         self, books: Sequence[E2Book], found: Match, prompt_tokens: int, now_s: float
-    ) -> E2Book:
+    ) -> tuple[E2Book, Numbers]:
         """The least L + M + P; among those within ``equal_cost`` of it, where it is done first.
 
-        Ties go to who was placed on least, never by position.
+        Ties go to who was placed on least, never by position. With what was compared: its cost and
+        when it is done there, and those of the next of them, or of the cheapest beyond.
         """
         if len(books) == 1:
-            return books[0]
+            return books[0], {}
         fixed_s, token_s = self._terms.costs.fit.time.line(prompt_tokens)
         whole_s = fixed_s + token_s * prompt_tokens
         owns: list[float] = []
@@ -202,15 +205,27 @@ class Rule:
             costs.append(load_s + own_s)
         limit = min(costs) * self._params.equal_cost
         waits = self._terms.waits_s(books)
-        best: tuple[float, float, int, str] | None = None
-        chosen = books[0]
+        best = second = _LAST
+        chosen = runner_up = books[0]
         for book, cost_s, own_s, wait_s in zip(books, costs, owns, waits, strict=True):
-            if cost_s > limit or (best is not None and wait_s + own_s > best[0]):
+            if cost_s > limit or wait_s + own_s > second[0]:
                 continue
             key = (wait_s + own_s, cost_s, book.placed, book.replica)
-            if best is None or key < best:
-                best, chosen = key, book
-        return chosen
+            if key < best:
+                best, second = key, best
+                chosen, runner_up = book, chosen
+            elif key < second:
+                second, runner_up = key, book
+        if second is _LAST:
+            cost_s, at = min((cost_s, at) for at, cost_s in enumerate(costs) if cost_s > limit)
+            second, runner_up = (waits[at] + owns[at], cost_s, 0, ""), books[at]
+        return chosen, {
+            "done_s": best[0],
+            "cost_s": best[1],
+            "runner_up": runner_up.replica,
+            "runner_up_done_s": second[0],
+            "runner_up_cost_s": second[1],
+        }
 
     def _needed(self, node: Node, holders: list[E2Book], now_s: float) -> list[E2Book]:
         """As many of a prefix's holders as its load keeps busy; those that had most of it lately.

@@ -46,11 +46,8 @@ def explained(decision: Mapping[str, Any]) -> str:
         f"why now    {decision['lane']} lane, score {decision['score']:g}: {decision['reason']}",
     ]
     placement = decision["placement"]
-    if placement is None:
-        lines.append("why there  the placement knows no requests: it was the replica's turn")
-    else:
-        lines.append(f"why there  {placement['kind']}")
-        lines += [f"  {name:<18} {_value(value)}" for name, value in placement["numbers"].items()]
+    lines.append(f"why there  {placement['kind']}")
+    lines += [f"  {name:<22} {_value(value)}" for name, value in placement["numbers"].items()]
     return "\n".join(lines)
 
 

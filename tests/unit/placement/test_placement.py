@@ -15,21 +15,24 @@ class TestPlacement:
         placement = make_placement("round-robin")
         got = []
         for names in ("abc", "abc", "ab", "ab"):
-            got.append(placement.choose([load(name) for name in names]))
+            got.append(placement.choose([load(name) for name in names]).replica)
             placement.took(got[-1])
         assert got == ["a", "b", "a", "b"]
 
     def test_a_replica_that_was_chosen_for_nothing_keeps_its_turn(self) -> None:
         placement = make_placement("round-robin")
-        placement.took(placement.choose([load("a"), load("b")]))
-        assert placement.choose([load("a"), load("b")]) == "b"
-        assert placement.choose([load("a"), load("b")]) == "b"
+        placement.took(placement.choose([load("a"), load("b")]).replica)
+        assert placement.choose([load("a"), load("b")]).replica == "b"
+        assert placement.choose([load("a"), load("b")]).replica == "b"
 
     def test_least_loaded_compares_tokens_then_requests_then_history(self) -> None:
         placement = make_placement("least-loaded")
-        assert placement.choose([load("a", 10), load("b", 5, 9)]) == "b"
-        assert placement.choose([load("a", 5, 2), load("b", 5, 1)]) == "b"
-        assert placement.choose([load("a", dispatched=3), load("b", dispatched=2)]) == "b"
+        for loads in (
+            [load("a", 10), load("b", 5, 9)],
+            [load("a", 5, 2), load("b", 5, 1)],
+            [load("a", dispatched=3), load("b", dispatched=2)],
+        ):
+            assert placement.choose(loads).replica == "b"
 
     def test_an_unknown_name_lists_the_known_ones(self) -> None:
         with pytest.raises(UnknownName, match="least-loaded"):

@@ -89,11 +89,12 @@ class TestActor:
         assert found["placement"]["numbers"]["missed_tokens"] == 60
         assert json.loads(json.dumps(found)) == found
 
-    async def test_of_a_turn_it_says_that_no_request_was_looked_at(self) -> None:
+    async def test_a_turn_is_explained_with_the_loads(self) -> None:
         async with Bench() as bench:
             await bench.actor.hello(hello("r"))
             await bench.submit("a")
             found = await bench.actor.explain("a")
             assert found is not None
-            assert found["placement"] is None
+            numbers = {"load_tokens": 0, "running": 0, "dispatched": 0}
+            assert found["placement"] == {"kind": "least-loaded", "numbers": numbers}
             assert await bench.actor.explain("never") is None
