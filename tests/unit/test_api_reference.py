@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
@@ -11,17 +10,10 @@ import pytest
 from prism_ray.config import PrismConfig
 from prism_ray.serving.openapi import published_schema
 
-TOOL = Path(__file__).parents[2] / "tools" / "api_reference.py"
-
 
 @pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("api_reference", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def tool(load_tool: Callable[[str], ModuleType]) -> ModuleType:
+    return load_tool("api_reference")
 
 
 @pytest.mark.parametrize("name", ["api.md", "configuration.md"])
