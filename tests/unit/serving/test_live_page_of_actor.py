@@ -26,8 +26,8 @@ async def test_every_policys_state_is_shown(policy: str) -> None:
         for call in waiting:
             call.cancel()
     assert state["decisions"], policy
-    rules, _, _ = state["decisions"][0]["reason"].partition(" (")
+    rule, _, _ = state["decisions"][0]["reason"].partition(";")
     for shown in (page(state), text(state)):
         assert "replica-1" in shown
         assert "shared-1" in shown
-        assert rules in shown.replace("&gt;", ">").replace("&lt;", "<")
+        assert rule in shown.replace("&gt;", ">").replace("&lt;", "<")
