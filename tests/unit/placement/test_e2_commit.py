@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from prism_ray.model import NO_GAP, Atom, ReplicaCapacity, Segment, Skeleton, Ticket
+from prism_ray.model import NO_GAP, Atom, Segment, Skeleton, Ticket
 from prism_ray.placement.e2 import E2
 from prism_ray.placement.e2_params import PLUS
-from prism_ray.scheduling import Match
 
-ROOM = ReplicaCapacity(pool_tokens=100_000, max_running=64, prefill_ahead_tokens=8_192)
-
-
-class Truth:
-    """What a replica really has cached of any path, in tokens."""
-
-    tokens = 10**6
-
-    def match(self, path: tuple[Atom, ...]) -> Match:
-        tokens = min(self.tokens, sum(atom.tokens for atom in path))
-        return Match(tokens, tokens)
+from .e2_desk import ROOM, Truth
 
 
 class Desk:
