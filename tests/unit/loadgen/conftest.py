@@ -48,6 +48,8 @@ class Peer:
         self.flushes = 0
         self.busy_flushes = 0
         self.connections: set[tuple[str, int]] = set()
+        self.go = threading.Event()
+        """Until then answers that are ``held`` have no token."""
         self.taken = threading.Semaphore(0)
         """One for each piece of an answer ``in turn`` that its client has read; the next waits for it."""
 
@@ -66,8 +68,8 @@ async def _stream(behaviour: str, peer: Peer) -> AsyncIterator[bytes]:
         yield b": waiting\n\n: waiting\n\n"
         await asyncio.sleep(0.05)
     yield _delta("")
-    if behaviour == "slow":
-        await asyncio.sleep(1.0)
+    if behaviour == "held":
+        await asyncio.to_thread(peer.go.wait, timeout=30)
     for piece in ("Pa", "r", "is"):
         if behaviour == "in turn" and piece != "Pa":
             await asyncio.to_thread(peer.taken.acquire, timeout=10)
@@ -140,5 +142,6 @@ def peer() -> Iterator[Peer]:
     try:
         yield peer
     finally:
+        peer.go.set()
         server.should_exit = True
         thread.join(5)

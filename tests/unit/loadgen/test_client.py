@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from typing import Any
@@ -71,19 +72,27 @@ async def test_each_piece_has_the_time_at_which_it_was_read(
 
 
 async def test_requests_leave_on_schedule_though_earlier_ones_are_not_answered(peer: Any) -> None:
-    planned = [request("slow", at_s=0.05 * i) for i in range(8)]
-    rows = await fire(peer.url, *planned)
+    planned = [request("held", at_s=0.05 * i) for i in range(8)]
+    async with open_client(peer.url) as client, asyncio.timeout(10):
+        running = asyncio.create_task(OpenLoop(client).run(planned))
+        while len(peer.bodies) < 8:  # noqa: ASYNC110 - they come in another thread
+            await asyncio.sleep(0.005)
+        peer.go.set()
+        rows = await running
     last_sent_s = max(r.sent_s or 0.0 for r in rows)
-    first_answer_s = min(r.chunk_s[0] for r in rows)
-    assert last_sent_s < first_answer_s
-    assert all(0 <= (r.lateness_s or 0.0) < 0.9 for r in rows)
-    assert all((r.ttft_s or 0.0) >= 1.0 for r in rows)
+    assert last_sent_s >= 0.35
+    for row in rows:
+        assert 0 <= (row.lateness_s or 0.0) < 0.9
+        assert (row.ttft_s or 0.0) > last_sent_s - row.scheduled_s
 
 
 async def test_ttft_includes_the_clients_own_lateness(peer: Any) -> None:
+    busy_until_s = time.monotonic() + 0.7
     async with open_client(peer.url) as client:
         # busy while the second request is due, as a generator of many requests is
-        loop = OpenLoop(client, on_row=lambda _: time.sleep(0.8))
+        loop = OpenLoop(
+            client, on_row=lambda _: time.sleep(max(0, busy_until_s - time.monotonic()))
+        )
         rows = await loop.run([request("plain"), request("plain", at_s=0.5)])
     late = max(rows, key=lambda r: r.lateness_s or 0.0)
     assert (late.lateness_s or 0.0) > 0.1
@@ -91,8 +100,10 @@ async def test_ttft_includes_the_clients_own_lateness(peer: Any) -> None:
 
 
 async def test_rows_come_in_the_order_of_requests_not_of_arrivals(peer: Any) -> None:
-    rows = await fire(peer.url, request("slow", at_s=0.1), request("plain"))
-    assert [r.id for r in rows] == ["slow", "plain"]
+    async with open_client(peer.url) as client:
+        loop = OpenLoop(client, on_row=lambda _: peer.go.set())
+        rows = await loop.run([request("held", at_s=0.1), request("plain")])
+    assert [r.id for r in rows] == ["held", "plain"]
     assert [r.scheduled_s for r in rows] == [0.1, 0.0]
 
 
@@ -118,10 +129,10 @@ async def test_each_failure_is_told_apart(
 
 
 async def test_a_timeout_is_no_connection_failure(peer: Any) -> None:
-    (row,) = await fire(peer.url, request("slow"), timeout_s=0.3)
+    (row,) = await fire(peer.url, request("held"), timeout_s=0.3)
     assert row.outcome is Outcome.TIMEOUT
     assert row.ended_s is not None
-    assert 0.29 < row.ended_s < 0.95  # the answer begins after a second
+    assert 0.29 < row.ended_s < 5
 
 
 async def test_nobody_listening_is_a_connection_failure() -> None:
@@ -153,8 +164,13 @@ async def test_connections_are_used_again(peer: Any) -> None:
 
 async def test_each_row_is_reported_when_it_is_complete(peer: Any) -> None:
     seen: list[RequestRow] = []
+
+    def on_row(row: RequestRow) -> None:
+        seen.append(row)
+        peer.go.set()
+
     async with open_client(peer.url) as client:
-        rows = await OpenLoop(client, on_row=seen.append).run([request("slow"), request("plain")])
+        rows = await OpenLoop(client, on_row=on_row).run([request("held"), request("plain")])
     assert seen == [rows[1], rows[0]]
 
 
