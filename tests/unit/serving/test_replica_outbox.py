@@ -9,6 +9,8 @@ import pytest
 
 from prism_ray.serving.outbox import SPACING_S, Outbox, ReaderStalled
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def read(outbox: Outbox) -> list[tuple[dict[str, Any], ...]]:
     return [batch async for batch in outbox]
@@ -83,11 +85,11 @@ class TestOutbox:
             await anext(outbox)
 
     async def test_a_full_outbox_waits_for_its_reader_and_gives_up_in_time(self) -> None:
-        outbox = Outbox(0.5, items_max=2)
+        outbox = Outbox(10.0, items_max=2, clock=asyncio.get_running_loop().time)
         await outbox.put({"n": 0})
         await outbox.put({"n": 1})
         third = asyncio.create_task(outbox.put({"n": 2}))
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(9.9)
         assert not third.done()
         assert len(await anext(outbox)) == 2
         await third

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import time
+
+import pytest
 
 from prism_ray.serving.waiting import set_within
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def test_it_says_whether_the_event_came_in_time() -> None:
-    event = asyncio.Event()
-    start = time.monotonic()
-    assert not await set_within(event, 0.02)
-    assert time.monotonic() - start >= 0.02
-    asyncio.get_running_loop().call_later(0.01, event.set)
+    event, loop = asyncio.Event(), asyncio.get_running_loop()
+    began_s = loop.time()
+    assert not await set_within(event, 5.0)
+    assert loop.time() - began_s == pytest.approx(5.0)
+    loop.call_later(1.0, event.set)
     assert await set_within(event, 5.0)
+    assert loop.time() - began_s == pytest.approx(6.0)
     assert await set_within(event, 0.0)
 
 
