@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,8 +16,22 @@ settings.register_profile("explore", derandomize=False, print_blob=True, **slowl
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where two run at a time, tests with Ray take turns, and no file is divided."""
-    for item in items:
-        turns = item.get_closest_marker("serve") is not None
-        item.add_marker(pytest.mark.xdist_group("ray" if turns else item.location[0]))
+WITH_RAY = (
+    "tests/chaos/",
+    "tests/integration/serving/",
+    "tests/integration/test_cluster_launch.py",
+    "tests/integration/test_serve_command.py",
+)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Where several run at a time, tests with Ray take turns, and no file is divided."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class InTurn(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::", 1)[0]
+            return "ray" if file.startswith(WITH_RAY) else file
+
+    return InTurn(config, log)

@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).parents[1]
 LAST_FAILED = REPOSITORY / ".pytest_cache" / "v" / "cache" / "lastfailed"
 REAL_PROCESSES = ("tests/integration/", "tests/chaos/")
 SECOND_TRIES_MAX = 5
-TWO_AT_A_TIME = ("--numprocesses=2", "--dist=loadgroup")
+TWO_AT_A_TIME = ("--numprocesses=2",)
 """Tests with a Ray of their own wait more than they compute; who may run beside whom: tests/conftest.py."""
 TESTS_FAILED = 1
 """pytest's exit code when tests failed, and nothing worse happened."""
