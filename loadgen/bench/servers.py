@@ -5,7 +5,6 @@ All serve the same random-weight model on a CPU with the same arguments. Nothing
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -21,6 +20,8 @@ import httpx
 import yaml
 
 from loadgen.bench.ports import free_ports
+from loadgen.compare.native import ServerFailed
+from loadgen.compare.router import SGLANG_ROUTER, program_path, router_command
 from prism_ray.engine.cpu.environment import cpu_engine_args, cpu_environment
 
 START_TIMEOUT_S = 300.0
@@ -44,10 +45,6 @@ class Server(NamedTuple):
     pid: int
 
 
-class ServerFailed(RuntimeError):
-    """A server ended, or did not answer in time; the message ends with its log."""
-
-
 @contextmanager
 def sglang_server(model: Path) -> Iterator[Server]:
     """SGLang's own HTTP server, nothing of ours but what lets it run on a CPU. Raises ServerFailed."""
@@ -68,19 +65,19 @@ def sglang_server(model: Path) -> Iterator[Server]:
 
 def router_is_installed() -> bool:
     """Whether SGLang's router can be started here (``pip install sglang-router``)."""
-    return importlib.util.find_spec("sglang_router") is not None
+    try:
+        return bool(program_path(SGLANG_ROUTER))
+    except ServerFailed:
+        return False
 
 
 @contextmanager
 def sglang_router(workers: Sequence[Server]) -> Iterator[Server]:
     """SGLang's router with its ``cache_aware`` policy before running servers. Raises ServerFailed."""
-    port, metrics_port = free_ports(2)
-    command = [sys.executable, "-m", "sglang_router.launch_router"]
-    command += ["--host", "127.0.0.1", "--port", str(port)]
-    command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port)]
-    command += ["--policy", "cache_aware", "--log-level", "warn"]
-    command += ["--worker-urls", *(f"http://127.0.0.1:{worker.port}" for worker in workers)]
-    with _running(command, dict(os.environ), port) as server:
+    ports = free_ports(2)
+    urls = [f"http://127.0.0.1:{worker.port}" for worker in workers]
+    command = router_command(SGLANG_ROUTER, program_path(SGLANG_ROUTER), urls, ports)
+    with _running(command, dict(os.environ), ports[0]) as server:
         yield server
 
 

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from tempfile import TemporaryFile
 
 from loadgen.bench.ports import free_ports
 from loadgen.compare.native import ServerFailed, running, until_healthy
 
-ROUTERS = ("sglang-router", "smg")
+SGLANG_ROUTER = "sglang-router"
+ROUTERS = (SGLANG_ROUTER, "smg")
 POLICY = "cache_aware"
 
 
@@ -27,12 +30,24 @@ def router_command(
     return words + (["--health-check-port", str(ports[2])] if program == "smg" else [])
 
 
+def program_path(program: str) -> str:
+    """Where a router's program is: on the PATH, or ``sglang-router`` beside this interpreter.
+
+    Not so ``smg``: the package ``sglang-router`` has a program of that name, too. Raises ServerFailed if
+    it is nowhere.
+    """
+    path = shutil.which(program)
+    if path is None and program == SGLANG_ROUTER:
+        path = shutil.which(program, path=str(Path(sys.executable).parent))
+    if path is None:
+        raise ServerFailed(f"{program} is not installed: pip install {program}")
+    return path
+
+
 @asynccontextmanager
 async def router(program: str, workers: Sequence[str]) -> AsyncIterator[str]:
     """A router in front of servers; its base URL. Raises ServerFailed if it is not installed."""
-    path = shutil.which(program)
-    if path is None:
-        raise ServerFailed(f"{program} is not installed: pip install {program}")
+    path = program_path(program)
     ports = free_ports(3)
     with TemporaryFile() as log:
         async with running(

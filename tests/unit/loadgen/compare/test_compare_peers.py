@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import islice
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import pytest
 from aiohttp import ClientSession, web
 
 from loadgen.bench.ports import free_ports
+from loadgen.bench.servers import Server, router_is_installed, sglang_router
 from loadgen.compare.contextpilot import ContextPilot, order_of
 from loadgen.compare.native import ServerFailed
-from loadgen.compare.router import router, router_command
+from loadgen.compare.router import program_path, router, router_command
 from loadgen.compare.words import WordTokens
 from loadgen.traces.zipf_hotspot import ZipfHotspot
 from prism_ray.model import Atom, Segment, Skeleton
@@ -66,6 +68,60 @@ def test_a_router_gets_its_workers_and_ports() -> None:
         "--port 1 --prometheus-port 2 --health-check-port 3"
     )
     assert "--health-check-port" not in router_command("sglang-router", "/r", [], [1, 2, 3])
+
+
+def _program(directory: Path, name: str, text: str = "#!/bin/sh\n") -> Path:
+    path = directory / name
+    directory.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def test_a_router_is_on_the_path_or_sglangs_beside_the_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside, first = tmp_path / "venv", tmp_path / "path"
+    own = _program(beside, "sglang-router")
+    _program(beside, "smg")  # as the package sglang-router installs it: not the package smg's
+    monkeypatch.setattr(sys, "executable", str(beside / "python"))
+    monkeypatch.setenv("PATH", str(first))
+    assert program_path("sglang-router") == str(own)
+    with pytest.raises(ServerFailed, match="pip install smg"):
+        program_path("smg")
+    others = [_program(first, name) for name in ("sglang-router", "smg")]
+    assert [program_path(path.name) for path in others] == [str(path) for path in others]
+
+
+FAKE = """#!{python}
+import http.server, sys
+open({told!r}, "w").write(" ".join(sys.argv[1:]))
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.end_headers()
+
+port = int(sys.argv[sys.argv.index("--port") + 1])
+http.server.HTTPServer(("127.0.0.1", port), Answers).serve_forever()
+"""
+
+
+def test_the_bench_starts_the_same_program_with_the_same_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "told"
+    program = _program(
+        tmp_path / "bin", "sglang-router", FAKE.format(python=sys.executable, told=str(told))
+    )
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    assert router_is_installed()
+    with sglang_router([Server(4242, 0)]) as server:
+        words = router_command(
+            "sglang-router", str(program), ["http://127.0.0.1:4242"], [server.port, 7]
+        )
+        assert told.read_text().split()[:-1] == words[1:-1]  # but for the metrics' port
 
 
 def test_prompts_of_words_are_read_back_as_their_ids(tmp_path: Path) -> None:
