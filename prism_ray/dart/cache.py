@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from prism_ray.dart.anchors import AnchorMark, CacheObserver, PathKey
-from prism_ray.dart.control import RetentionControl
+from prism_ray.dart.control import RetentionControl, RetentionStats
 from prism_ray.dart.demand import DemandState
 from prism_ray.dart.node import Anchor, Node, NodeKind
 from prism_ray.dart.protection import ProtectionSet
@@ -54,6 +54,12 @@ class PrefixCache:
     def evicted_tokens(self) -> int:
         """Tokens evicted since the cache was made."""
         return sum(self.evicted_tokens_by_kind.values())
+
+    def retention_stats(self) -> RetentionStats:
+        """Counts since the cache was made. Costs a walk over the protected anchors."""
+        private, generated, reusable, system = (self.evicted_tokens_by_kind[k] for k in NodeKind)
+        protected = self.protection.protected_tokens()
+        return RetentionStats(private, generated, reusable, system, protected)
 
     @property
     def protection(self) -> ProtectionSet[Node]:

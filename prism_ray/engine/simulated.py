@@ -196,9 +196,10 @@ class SimulatedEngine:
             yield event
 
     async def load(self) -> EngineLoad:
-        """See Engine. ``extra`` adds the cached tokens, the number of retractions and the
-        seconds spent without work."""
+        """See Engine. ``extra`` adds the cached tokens, the number of retractions, the seconds
+        spent without work and, as the real engine does, what a cache with retention counts."""
         model = self._model
+        keeps = {} if self._ledger is None else model.cache.retention_stats()._asdict()
         return EngineLoad(
             running=model.running,
             waiting=model.waiting,
@@ -208,6 +209,7 @@ class SimulatedEngine:
                 "cache_tokens": float(model.cache.tree.total_tokens),
                 "retractions_total": float(model.retractions),
                 "idle_s": self._idle_s,
+                **{name: float(count) for name, count in keeps.items()},
             },
         )
 

@@ -1,4 +1,4 @@
-"""Meters for others to read: Prometheus text for ``/metrics``, and Ray's own metrics. Counts nothing."""
+"""Meters and the QAS actor's state for others to read: Prometheus text for ``/metrics``. Counts nothing."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class _Gathered:
                 yield self._histogram(name)
             else:
                 yield self._counter(name)
-        yield from _gauges(self._state)
+        yield from state_metrics(self._state)
 
     def _counter(self, name: str) -> Metric:
         family = FAMILIES[name]
@@ -115,7 +115,8 @@ def _family(name: str) -> CounterMetricFamily | GaugeMetricFamily:
     return GaugeMetricFamily(name, family.help, labels=family.labels)
 
 
-def _gauges(state: Mapping[str, Any]) -> Iterable[Metric]:
+def state_metrics(state: Mapping[str, Any]) -> Iterable[Metric]:
+    """The families of ``STATE_FAMILIES`` with what the state says."""
     single = {
         "prism_waiting_requests": state["waiting"],
         "prism_sent_requests": state["sent"],
@@ -164,52 +165,3 @@ def _engine_counts(replicas: Iterable[Mapping[str, Any]]) -> Iterable[Metric]:
         if "retractions_total" in counts:
             retractions.add_metric([name], counts["retractions_total"])
     yield from (evicted, protected, retractions)
-
-
-class RayMirror:
-    """Passes counts on to Ray's metrics, whose endpoint every Ray node has.
-
-    Ray takes single observations only: each one is passed on as the middle of its bucket.
-    """
-
-    def __init__(self) -> None:
-        self._made: dict[str, Any] = {}
-
-    def pass_on(self, counts: Counts, store_up: bool | None = None) -> None:
-        for (name, labels), amount in counts.counters.items():
-            if amount > 0:
-                self._metric(name).inc(amount, tags=self._tags(name, labels))
-        for (name, labels), histogram in counts.histograms.items():
-            tags, metric = self._tags(name, labels), self._metric(name)
-            edges = (0.0, *FAMILIES[name].buckets)
-            for place, count in enumerate(histogram.counts):
-                low, high = edges[place], edges[min(place + 1, len(edges) - 1)]
-                for _ in range(count):
-                    metric.observe((low + high) / 2 if high > low else 2 * high, tags=tags)
-        if store_up is not None:
-            self._store_gauge().set(float(store_up))
-
-    def _metric(self, name: str) -> Any:
-        if name not in self._made:
-            from ray.util import metrics
-
-            family = FAMILIES[name]
-            if family.buckets:
-                bounds = list(family.buckets)
-                made = metrics.Histogram(name, family.help, bounds, tag_keys=family.labels)
-            else:
-                made = metrics.Counter(name, family.help, tag_keys=family.labels)
-            self._made[name] = made
-        return self._made[name]
-
-    def _store_gauge(self) -> Any:
-        name = "prism_telemetry_store_up"
-        if name not in self._made:
-            from ray.util import metrics
-
-            self._made[name] = metrics.Gauge(name, "Whether the telemetry store answers.")
-        return self._made[name]
-
-    @staticmethod
-    def _tags(name: str, labels: tuple[str, ...]) -> dict[str, str]:
-        return dict(zip(FAMILIES[name].labels, labels, strict=True))

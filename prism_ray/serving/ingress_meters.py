@@ -9,10 +9,10 @@ from typing import Any
 
 from prism_ray.model import Decision
 from prism_ray.serving.errors import ApiError
-from prism_ray.serving.exposition import RayMirror
 from prism_ray.serving.inference import Inference
 from prism_ray.serving.loops import keep_running
 from prism_ray.serving.meters import Counts, Meters
+from prism_ray.serving.ray_mirror import RayMirror
 from prism_ray.serving.request_spans import spans_of
 from prism_ray.telemetry import tracing
 

@@ -40,7 +40,7 @@ from prism_ray.serving.messages import (
 )
 from prism_ray.serving.meters import Counts
 from prism_ray.serving.qas_replicas import QasReplicas
-from prism_ray.serving.qas_state import one_tenant_asks
+from prism_ray.serving.qas_state import oldest_wait_s, one_tenant_asks
 from prism_ray.serving.qas_telemetry import QasTelemetry
 from prism_ray.serving.tenants import fair_scheduler, queue_limits, tenant_queues
 from prism_ray.serving.tuning import retuned
@@ -225,6 +225,16 @@ class QasActor:
         window = self._dispatcher.scheduler.describe(top)
         shown = one_tenant_asks(window)
         return {
+            **self._books(),
+            "oldest_wait_s": oldest_wait_s(self._dispatcher.scheduler.waiting(), now),
+            "window": window,
+            "recent": self._telemetry.recent(now),
+            "decisions": self._dispatcher.last_decisions(top, now) if shown else None,
+        }
+
+    def _books(self) -> dict[str, Any]:
+        """The part of the state that metrics are made of: numbers and replicas."""
+        return {
             "epoch": self.epoch,
             "policy": self._config.scheduler.policy,
             "placement": self._config.placement.policy,
@@ -232,11 +242,8 @@ class QasActor:
             "waiting": len(self._dispatcher),
             "sent": self._dispatcher.sent_count,
             "rounds": self._dispatcher.rounds,
-            "window": window,
             "replicas": self._replicas.states(),
             "telemetry": self._telemetry.describe(),
-            "recent": self._telemetry.recent(now),
-            "decisions": self._dispatcher.last_decisions(top, now) if shown else None,
         }
 
     async def explain(self, request_id: str) -> dict[str, Any] | None:
@@ -250,8 +257,8 @@ class QasActor:
     async def metrics(self, counts: Counts) -> bytes:
         """The application's metrics as Prometheus text, with what the asking ingress counted last."""
         self._telemetry.meters.merge(counts)
-        self._telemetry.hand_over()
-        return prometheus_text(self._telemetry.meters.total, await self.state(0))
+        self._telemetry.hand_over(self._books)
+        return prometheus_text(self._telemetry.meters.total, self._books())
 
     async def flushed(self, replica: str) -> None:
         """The replica's prefix cache was emptied: nothing but what is in flight is there."""
@@ -347,7 +354,7 @@ class QasActor:
             self._tidy(now)
             self._telemetry.segments(self._dispatcher.scheduler)
             self._telemetry.checkpoint()
-            self._telemetry.hand_over()
+            self._telemetry.hand_over(self._books)
             self._telemetry.look(now)
 
     def _tidy(self, now: float) -> None:

@@ -1,11 +1,12 @@
-"""What the QAS actor says of a replica to people: plain values, JSON-ready. Decides nothing."""
+"""What the QAS actor says of itself to people: plain values, JSON-ready. Decides nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from prism_ray.dispatch.seat import Seat
+from prism_ray.model import Ticket
 
 
 def replica_state(
@@ -46,6 +47,12 @@ def replica_state(
         "prefill_tokens_per_s": snapshot.prefill_tokens_per_s if snapshot else 0.0,
         "engine": dict(engine_counts),
     }
+
+
+def oldest_wait_s(waiting: Iterable[Ticket], now_s: float) -> float | None:
+    """How long the oldest of them has waited; None if nobody does."""
+    oldest_s = min((ticket.arrival_s for ticket in waiting), default=None)
+    return None if oldest_s is None else now_s - oldest_s
 
 
 def one_tenant_asks(window: Mapping[str, Any]) -> bool:

@@ -9,15 +9,15 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from prism_ray.config import ConfigError, PrismConfig
 from prism_ray.dispatch import Dispatcher, ResidencyState
 from prism_ray.model import Decision, Lane, ReplicaSnapshot
 from prism_ray.scheduling import Scheduler
-from prism_ray.serving.exposition import RayMirror
 from prism_ray.serving.meters import Meters
+from prism_ray.serving.ray_mirror import RayMirror
 from prism_ray.serving.recent import Recent
 from prism_ray.serving.warm_restart import CHECKPOINTS, YOUNG_S, WarmRestart
 from prism_ray.telemetry import codec
@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINT_S = 10.0
 """How often checkpoints are made: about 20 ms with as many uses as one can have."""
+
+RAY_STATE_S = 2.0
+"""How often Ray's metrics are told gauges; Ray itself passes them on every ten seconds."""
 
 
 class QasTelemetry:
@@ -62,6 +65,7 @@ class QasTelemetry:
         self._recent = Recent()
         self._policy = config.scheduler.policy
         self._ray = RayMirror()
+        self._ray_state_at_s = clock()
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._open(), name="prism-telemetry")
@@ -146,9 +150,13 @@ class QasTelemetry:
         for name, value in self._warm.checkpoints(time.time()).items():
             self._store.put_checkpoint(name, value)
 
-    def hand_over(self) -> None:
-        """Pass what is new on to Ray's metrics."""
-        self._ray.pass_on(self.meters.take(), store_up=bool(self._store and self._store.stats.up))
+    def hand_over(self, books: Callable[[], Mapping[str, Any]]) -> None:
+        """Pass on to Ray's metrics what is new and, every ``RAY_STATE_S``, what the actor's books say."""
+        self._ray.pass_on(self.meters.take())
+        now_s = self._clock()
+        if now_s >= self._ray_state_at_s:
+            self._ray_state_at_s = now_s + RAY_STATE_S
+            self._ray.pass_state(books())
 
     def look(self, now_s: float) -> None:
         """Remember the totals from time to time, for ``recent``."""

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-
-from prism_ray.validate.monitoring import targets
-from prism_ray.validate.promql import unresolved
 
 from .contract_tools import (
     CHAT,
@@ -24,8 +20,6 @@ from .contract_tools import (
     state,
     wait_until,
 )
-
-DASHBOARD = Path(__file__).parents[3] / "cluster" / "grafana" / "prism.json"
 
 pytestmark = pytest.mark.serve
 
@@ -87,37 +81,6 @@ class TestMetrics:
         assert after.has("prism_replica_evicted_tokens_total", "prism_replica_retractions_total")
         assert after.of("prism_waiting_requests") == 0
         assert after.of("prism_replica_pool_tokens") == 2 * 8192
-
-    def test_the_dashboard_asks_for_what_is_exposed(self, client: httpx.Client) -> None:
-        """After an answered stream everything that this application can have has a sample."""
-        with client.stream("POST", CHAT, json=chat(stream=True)) as stream:
-            stream.read()
-        wait_until(
-            lambda: Samples(client).has("prism_inter_token_seconds_count", "prism_replica_running"),
-            "the stream was not counted, or no replica told its state",
-        )
-        live: dict[str, frozenset[str]] = {}
-        for sample in Samples(client).samples:
-            live[sample.name] = live.get(sample.name, frozenset()) | frozenset(sample.labels)
-        dashboard = json.loads(DASHBOARD.read_text())
-        problems = {
-            problem
-            for _, target in targets(dashboard)
-            for problem in unresolved(target["expr"], live)
-        }
-        # Maybe without samples yet: what no engine of this kind counts, what this placement does not
-        # choose, and what happens to few requests.
-        absent = {
-            f"no series {name}"
-            for name in (
-                "prism_aborts_total",
-                "prism_checkpoints_ignored_total",
-                "prism_placements_total",
-                "prism_replica_protected_tokens",
-                "prism_starvation_promotions_total",
-            )
-        }
-        assert problems <= absent
 
     def test_who_left_is_counted_as_aborted(self, client: httpx.Client) -> None:
         before = Samples(client)

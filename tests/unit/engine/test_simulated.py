@@ -398,3 +398,20 @@ def test_a_config_makes_the_engine_that_it_describes():
 def test_a_config_that_does_not_fit_is_refused_with_its_path(engine):
     with pytest.raises(ConfigError, match=r"engine\.simulated"):
         make_engine(config(**engine))
+
+
+@pytest.mark.parametrize("retention", ["dart", "planned", "lru"])
+async def test_it_tells_what_a_cache_with_retention_counts(retention: str) -> None:
+    async with Bench(retention=retention, pool_tokens=250) as bench:
+        for number in range(4):
+            prompt = list(range(1000 * number, 1000 * number + 100))
+            await bench.ask(call(f"r{number}", prompt, max_tokens=2))
+        extra = (await bench.engine.load()).extra
+    kinds = ("private", "generated", "reusable", "system")
+    evicted = [extra.get(f"evicted_tokens_{kind}") for kind in kinds]
+    if retention == "lru":
+        assert evicted == [None] * 4, "SGLang's own cache tells no classes"
+    else:
+        assert evicted[0] or evicted[1]
+        assert evicted[2:] == [0, 0]
+        assert extra["protected_tokens"] == 0
