@@ -30,7 +30,7 @@ KEY_VARIABLE = "PRISM_ADMIN_KEY"
     type=click.IntRange(1, 1000),
     default=10,
     show_default=True,
-    help="Segments, buckets and decisions.",
+    help="Segments, buckets or fronts, and decisions.",
 )
 def top_command(url: str, key: str | None, once: bool, every_s: float, rows: int) -> None:
     """What a running application does now: window, lanes, replicas, waits, decisions. Ctrl-C ends it."""

@@ -22,7 +22,7 @@ from prism_ray.prism.ranking import (
     resident_places,
 )
 from prism_ray.prism.shape import Choice, Shape, Walker
-from prism_ray.prism.shown import hot_segments
+from prism_ray.prism.shown import hot_segments, planned_fronts
 from prism_ray.prism.tree import PlaceTree
 from prism_ray.ranking import Offer, QueuePolicy, Waiting
 from prism_ray.scheduling import POLICIES, CacheView
@@ -42,10 +42,13 @@ RECENT = 32
 
 @dataclass(slots=True)
 class _Replica:
+    """What is known of one. ``last_ranking`` outlives its round: people are shown the plan."""
+
     tree: PlaceTree
     right: Overdue
     losses: Losses
     ranking: PrismRanking | None = None
+    last_ranking: PrismRanking | None = None
     conversations: bool = False
     hot: int = 0
     cold: int = 0
@@ -130,6 +133,7 @@ class Prism(QueuePolicy):
             pioneer=self.params.pioneer,
         )
         known.ranking.conversations = known.conversations
+        known.last_ranking = known.ranking
         return known.ranking
 
     def _by_match(self, conversations: bool, losses: Losses) -> bool:
@@ -159,7 +163,9 @@ class Prism(QueuePolicy):
         return tuple(rows.values())[: self.params.table_rows_max]
 
     def describe(self, top: int = 20) -> dict[str, Any]:
-        """Also ``segments`` (see ``hot_segments``) and by replica ``lanes``: cold are those overdue."""
+        """Also ``segments`` (see ``hot_segments``), ``fronts`` (see ``planned_fronts``) and by replica
+        ``lanes``: cold are those overdue."""
+        rankings = (known.last_ranking for known in self._replicas.values())
         return {
             **super().describe(top),
             "segments": hot_segments(
@@ -169,6 +175,7 @@ class Prism(QueuePolicy):
                 self._popularity.of,
                 top,
             ),
+            "fronts": planned_fronts(filter(None, rankings), self.queue, top),
             "lanes": {
                 name: {"dispatched": r.hot + r.cold, "hot": r.hot, "cold": r.cold}
                 for name, r in self._replicas.items()

@@ -1,4 +1,4 @@
-"""TTFT and queue wait of the last minutes, out of an application's running totals. Counts nothing itself.
+"""TTFT, queue wait and lanes of the last minutes, out of an application's running totals. Counts nothing.
 
 Every few seconds the totals are remembered; what lies between two of these marks is a *step*. So no
 request costs anything here, and the memory is bounded by the number of steps.
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from prism_ray.model import Lane
 from prism_ray.serving.meters import FAMILIES, Counts, Histogram
 
 STEP_S = 15.0
@@ -30,8 +31,11 @@ _WATCHED = (TTFT, QUEUE_WAIT, *TERMS.values())
 
 
 class _Mark(NamedTuple):
+    """The totals of a moment: histograms over all lanes, and decisions by lane."""
+
     at_s: float
     totals: Mapping[str, Histogram]
+    lanes: Mapping[str, int]
 
 
 class Recent:
@@ -45,18 +49,18 @@ class Recent:
     def look(self, total: Counts, now_s: float) -> None:
         """Mark the totals if a step is over."""
         if not self._marks or now_s - self._marks[-1].at_s >= self._step_s:
-            self._marks.append(_Mark(now_s, _totals(total)))
+            self._marks.append(_mark(total, now_s))
 
     def describe(self, total: Counts, now_s: float) -> dict[str, Any]:
         """JSON-ready. Keys: step_s, span_s, steps (oldest first, the last one is not over) and all.
 
         Each step, and ``all`` of them as one: begin_age_s, end_age_s; ttft and queue_wait with count,
-        mean_s, p95_s (interpolated inside a histogram's bucket); ttft_terms with the three means.
-        What nothing was counted of is None.
+        mean_s, p95_s (interpolated inside a histogram's bucket); ttft_terms with the three means;
+        lanes with the decisions by each. What nothing was counted of is None.
         """
         span_s = self._step_s * self._steps
         marks = [m for m in self._marks if now_s - m.at_s <= span_s + self._step_s]
-        ends = [*marks, _Mark(now_s, _totals(total))]
+        ends = [*marks, _mark(total, now_s)]
         return {
             "step_s": self._step_s,
             "span_s": span_s,
@@ -65,15 +69,17 @@ class Recent:
         }
 
 
-def _totals(counts: Counts) -> dict[str, Histogram]:
-    """The watched families, their lanes added up."""
+def _mark(counts: Counts, now_s: float) -> _Mark:
     totals = {name: Histogram([0] * (len(FAMILIES[name].buckets) + 1)) for name in _WATCHED}
-    for (name, _), histogram in counts.histograms.items():
+    lanes = {str(lane): 0 for lane in Lane}
+    for (name, labels), histogram in counts.histograms.items():
         if name in totals:
             mine = totals[name]
             mine.counts = [a + b for a, b in zip(mine.counts, histogram.counts, strict=True)]
             mine.sum += histogram.sum
-    return totals
+        if name == QUEUE_WAIT:
+            lanes[labels[0]] = sum(histogram.counts)
+    return _Mark(now_s, totals, lanes)
 
 
 def _step(begin: _Mark, end: _Mark, now_s: float) -> dict[str, Any]:
@@ -85,6 +91,7 @@ def _step(begin: _Mark, end: _Mark, now_s: float) -> dict[str, Any]:
         "ttft": _summary(TTFT, between[TTFT]),
         "queue_wait": _summary(QUEUE_WAIT, between[QUEUE_WAIT]),
         "ttft_terms": terms,
+        "lanes": {lane: end.lanes[lane] - begin.lanes[lane] for lane in end.lanes},
     }
 
 

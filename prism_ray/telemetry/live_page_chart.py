@@ -7,7 +7,8 @@ from itertools import groupby
 
 from markupsafe import Markup, escape
 
-from prism_ray.telemetry.live_page_view import Chart, Span, seconds
+from prism_ray.telemetry.live_page_view import Chart, Span
+from prism_ray.telemetry.live_page_words import seconds
 
 WIDTH, HEIGHT = 600, 120
 TOP, BOTTOM = 20, 116

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from prism_ray.telemetry.live_page_view import Cell, Chart, Column, Table, View, seconds, view_of
+from prism_ray.telemetry.live_page_tables import Cell, Column, Table
+from prism_ray.telemetry.live_page_view import Chart, View, view_of
+from prism_ray.telemetry.live_page_words import seconds
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 GAP = "  "

@@ -25,7 +25,6 @@ pytestmark = pytest.mark.serve
 CONFIG: dict[str, Any] = {
     "extends": "simulated",
     "replicas": {"count": 2, "max_running": 4, "num_cpus": 0.1},
-    "scheduler": {"policy": "qas"},  # has buckets to show
     "placement": {"policy": "e2"},
     "engine": {"simulated": {"speed": 0.1, "pool_tokens": 16_000, "context_length": 8192}},
 }
@@ -97,7 +96,7 @@ def test_under_load_it_shows_what_happens_now(
         for selector, count in (
             (".replicas tbody tr", 2),
             (".segments tbody tr", 3),
-            (".buckets tbody tr", 1),
+            (".fronts tbody tr", 1),
             (".decisions tbody tr", 10),
             ("svg .line", 4),
         ):
@@ -106,7 +105,7 @@ def test_under_load_it_shows_what_happens_now(
         decided = driver.execute_script(facts)
         wait_until(lambda: driver.execute_script(facts) != decided, "it does not change", 20.0)
         text = driver.execute_script("return document.querySelector('main').innerText")
-        for part in ("hot lane", "cold lane", "hit rate", ATTACK, "exact", "bucket of"):
+        for part in ("hot lane", "cold lane", "hit rate", ATTACK, "exact", "planned", "the oldest"):
             assert part in text, part
         assert driver.execute_script("return typeof owned") == "undefined"
         assert driver.execute_script("return document.querySelectorAll('img').length") == 0

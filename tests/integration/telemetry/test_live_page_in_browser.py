@@ -92,6 +92,7 @@ def attacked(text: str) -> dict[str, Any]:
     hostile = state(1)
     hostile["window"]["segments"][0]["label"] = text
     hostile["window"]["buckets"][0]["signature"] = [text, text]
+    hostile["window"]["fronts"][0]["front"] = [text, text]
     hostile["decisions"] = [decision(text, reason=text)]
     hostile["replicas"] = [replica(0, replica=text, model=text)]
     return hostile

@@ -386,3 +386,66 @@ def test_it_shows_the_segments_that_are_asked_for_and_who_went_by_which_right() 
     assert len(shown["segments"]) == 2
     assert shown["lanes"] == {"r": {"dispatched": 2, "hot": 2, "cold": 0}}
     assert shown["queued"] == 1
+
+
+def planned(scheduler: Prism, *caches: Cache) -> list[tuple[str, int, int, int, int]]:
+    """The fronts of a round that takes nothing: labels joined, size, tokens, saved, position."""
+    for name, cache in zip("rs", caches, strict=False):
+        opened = scheduler.open_round({name: cache})
+        opened.peek(name)
+        opened.close()
+    rows = scheduler.describe()["fronts"]
+    return [
+        (
+            "".join(bytes.fromhex(name).decode() for name in row["front"]),
+            row["size"],
+            row["tokens"],
+            row["saved_tokens"],
+            row["position"],
+        )
+        for row in rows
+    ]
+
+
+class TestFronts:
+    def test_those_that_will_be_written_alike_are_one_front(self) -> None:
+        scheduler = prism("1:abc", "2:xyz", "3:cad", "4:q")
+        assert planned(scheduler, Cache()) == [("ac", 2, 80, 80, 0)]
+
+    def test_each_request_belongs_to_the_longest_front_that_it_shares(self) -> None:
+        scheduler = prism("1:abc", "2:abd", "3:ax", "4:ay")
+        # Only the first of all computes a, and only the first with both computes b.
+        assert planned(scheduler, Cache()) == [("ab", 2, 80, 80, 0), ("a", 2, 40, 80, 2)]
+
+    def test_what_is_cached_is_saved_by_the_first_too(self) -> None:
+        scheduler = prism("0:a")
+        dispatch(scheduler, Cache())
+        scheduler.add(ticket("1", "ab"))
+        scheduler.add(ticket("2", "ac"))
+        assert planned(scheduler, Cache([path("a")])) == [("a", 2, 40, 80, 0)]
+
+    def test_before_a_plan_and_without_anything_shared_there_is_none(self) -> None:
+        assert prism("1:ab", "2:ac").describe()["fronts"] == []
+        assert planned(prism("1:ab", "2:cd"), Cache()) == []
+
+    def test_who_went_since_the_plan_counts_no_more(self) -> None:
+        scheduler = prism("1:ab", "2:ab", "3:ab")
+        planned(scheduler, Cache())
+        scheduler.cancel("1")
+        assert planned(scheduler) == [("ab", 2, 80, 80, 0)]
+
+    def test_a_request_that_two_replicas_were_offered_is_told_once(self) -> None:
+        scheduler = prism("1:ab", "2:ab")
+        assert planned(scheduler, Cache(), Cache()) == [("ab", 2, 80, 80, 0)]
+
+    def test_labels_and_the_system_prefix_have_names(self) -> None:
+        system = Segment(b"s", 10)
+        segments = (Segment(b"a", 40, label="Seine"), Segment(b"b", 40))
+        scheduler = prism()
+        for name in ("1", "2"):
+            scheduler.add(Ticket(name, Skeleton(system, segments, (NO_GAP,) * 2, 5), 0.0))
+        opened = scheduler.open_round({"r": Cache()})
+        opened.peek("r")
+        opened.close()
+        (row,) = scheduler.describe()["fronts"]
+        assert row["front"] == ["system", "Seine", b"b".hex()]

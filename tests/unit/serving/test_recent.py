@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -9,10 +10,11 @@ import pytest
 from prism_ray.serving.meters import Counts, Meters
 from prism_ray.serving.recent import Recent, quantile_s
 
-from .actor_bench import Bench, hello, ticket
+from .actor_bench import Bench, hello, settle, ticket
 
 
 def answered(meters: Meters, ttft_s: float, lane: str = "hot") -> None:
+    meters.observe("prism_queue_wait_seconds", ttft_s / 2, lane)
     meters.observe("prism_ttft_seconds", ttft_s, lane)
     meters.observe("prism_ttft_queue_wait_seconds", ttft_s / 2, lane)
     meters.observe("prism_ttft_prefill_seconds", ttft_s / 2, lane)
@@ -40,6 +42,8 @@ class TestSteps:
         assert [step["end_age_s"] for step in told["steps"]] == [15.0, 5.0, 0.0]
         assert told["all"]["ttft"]["count"] == 3
         assert told["all"]["ttft"]["mean_s"] == 3.0
+        assert told["all"]["lanes"] == {"hot": 2, "cold": 1}
+        assert told["steps"][1]["lanes"] == {"hot": 0, "cold": 0}
 
     def test_it_is_bounded_and_forgets_what_is_long_ago(self) -> None:
         meters, recent = Meters(), Recent(step_s=10.0, steps=5)
@@ -101,6 +105,21 @@ class TestActor:
             told = (await bench.actor.state())["recent"]
         assert told["all"]["queue_wait"]["count"] == 1
         assert told["all"]["begin_age_s"] == 5.0
+
+    async def test_its_state_has_how_long_the_oldest_waits(self) -> None:
+        async with Bench() as bench:
+            await bench.actor.hello(hello("r"))
+            assert (await bench.actor.state())["oldest_wait_s"] is None
+            await bench.actor.replica_gone("r")
+            calls = [
+                asyncio.ensure_future(bench.actor.submit(ticket(name), waited_s, None, True))
+                for name, waited_s in (("a", 2.0), ("b", 7.0), ("c", 0.0))
+            ]
+            await settle()
+            bench.now += 0.5
+            assert (await bench.actor.state())["oldest_wait_s"] == 7.5
+            for call in calls:
+                call.cancel()
 
     async def test_a_replica_has_its_hit_rate_once_it_was_told(self) -> None:
         async with Bench() as bench:

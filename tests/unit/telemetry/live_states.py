@@ -63,6 +63,8 @@ def recent() -> dict[str, Any]:
                 meters.observe("prism_ttft_queue_wait_seconds", 0.1, "hot")
                 meters.observe("prism_ttft_prefill_seconds", 0.2, "hot")
                 meters.observe("prism_ttft_first_token_seconds", 0.1 + step, "hot")
+                meters.observe("prism_queue_wait_seconds", 0.05, "hot")
+            for _ in range(5):
                 meters.observe("prism_queue_wait_seconds", 0.05, "cold")
             meters.take()
         minutes.look(meters.total, 15.0 * step)
@@ -77,6 +79,7 @@ def state(replicas: int = 1, **more: Any) -> dict[str, Any]:
         "policy": "qas",
         "placement": "e2",
         "waiting": 41,
+        "oldest_wait_s": 12.5,
         "sent": 7 * replicas,
         "rounds": 1234,
         "window": {
@@ -102,6 +105,15 @@ def state(replicas: int = 1, **more: Any) -> dict[str, Any]:
                 },
             ],
             "buckets": [{"signature": ["paris", "ff" * 16], "score": 77.0, "size": 9}],
+            "fronts": [
+                {
+                    "front": ["paris", "rome"],
+                    "size": 6,
+                    "tokens": 800,
+                    "saved_tokens": 4321,
+                    "position": 2,
+                }
+            ],
             "lanes": dict.fromkeys(names, lane),
         },
         "replicas": [replica(number) for number in range(replicas)],

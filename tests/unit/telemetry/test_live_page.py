@@ -17,7 +17,8 @@ from prism_ray.scheduling import Scheduler
 from prism_ray.telemetry import live_page
 from prism_ray.telemetry.live_page import HEADERS, page, unavailable
 from prism_ray.telemetry.live_page_chart import nice_top_s, svg
-from prism_ray.telemetry.live_page_view import Chart, Span, printable, seconds, view_of
+from prism_ray.telemetry.live_page_view import Chart, Span, view_of
+from prism_ray.telemetry.live_page_words import printable, seconds
 
 from .live_states import decision, replica, several_tenants, state
 
@@ -90,12 +91,13 @@ class TestDocument:
             assert f"replica-{number:02} yes" in words
             assert f"{12_345 + number:,}" in words
         for part in (
-            "policy qas", "placement e2", "waiting 41", "hot lane", "80.0 %", "64.0 %",
+            "policy qas", "placement e2", "waiting 41", "the oldest for 12.5 s",
+            "hot lane 66.7 % 20 of 30 in 50 s", "cold lane 33.3 %", "64.0 %",
             "100,000 / 400,000", "exact", "paris 3 21 11", "55.5", "bucket of 3",
             "250 ms", "320", "Time to first token", "Queue wait",
         ):  # fmt: skip
             assert part in words, part
-        assert document.tags.count("table") == 4
+        assert document.tags.count("table") == 5
         assert document.tags.count("svg") == 2
         assert len(set(document.ids)) == len(document.ids)
 
@@ -131,13 +133,14 @@ class TestSafety:
         attacked = state(1)
         attacked["window"]["segments"][0]["label"] = ATTACK
         attacked["window"]["buckets"][0]["signature"] = [ATTACK, "x"]
+        attacked["window"]["fronts"][0]["front"] = [ATTACK, "x"]
         attacked["decisions"] = [decision(f"{ATTACK}/../x", reason=ATTACK)]
         attacked["replicas"] = [replica(0, replica=ATTACK, model=ATTACK)]
         plain, document = Document(page(state(1))), Document(page(attacked))
         assert sorted(document.tags) == sorted(plain.tags)
         assert document.scripts == plain.scripts == [live_page.SCRIPT]
         assert not [name for _, name, _ in document.attributes if name.startswith("on")]
-        assert document.words.count(ATTACK) >= 4, "it is shown as it is"
+        assert document.words.count(ATTACK) >= 5, "it is shown as it is"
         (link,) = [v for _, n, v in document.attributes if n == "href" and v.startswith("explain")]
         assert "/" not in link.removeprefix("explain/")
 
@@ -207,18 +210,38 @@ class TestStates:
     ) -> None:
         scheduler = sent_to(policy, *(f"replica-{number:02}" for number in range(63)))
         rows = view_of(state(64, window=scheduler.describe(top=1))).tables[0].rows
-        sent = [(row[-2].text, row[-1].text) for row in rows]
+        sent = [(row[5].text, row[6].text) for row in rows]
         assert len(sent) == 64
         assert all(sorted(lanes) == ["0", "1"] for lanes in sent[:63])
         assert sent[63] == ("–", "–"), "nothing is known of the last one"
+
+    def test_a_front_has_who_waits_for_it_and_what_it_saves(self) -> None:
+        shown = state(1)
+        (table,) = [table for table in view_of(shown).tables if table.key == "fronts"]
+        (row,) = table.rows
+        assert [cell.text for cell in row] == ["paris › rome", "6", "800", "4,321", "2"]
+        assert row[3].part == 1.0
+        shown["window"]["fronts"] = []
+        assert "nothing that waits shares a front" in Document(page(shown)).words
+
+    def test_a_replica_has_its_share_of_what_waits(self) -> None:
+        (_, row) = view_of(state(2)).tables[0].rows
+        assert row[3].text == "60"
+
+    def test_while_nothing_waits_and_nothing_was_decided_there_are_no_numbers_of_it(self) -> None:
+        idle = state(1, waiting=0, oldest_wait_s=None)
+        idle["recent"]["all"]["lanes"] = {"hot": 0, "cold": 0}
+        facts = {fact.name: fact for fact in view_of(idle).facts}
+        assert facts["waiting"].more == "in the window"
+        assert facts["hot lane"].text == "–"
 
     def test_a_replica_that_reported_nothing_yet_has_dashes(self) -> None:
         names = ("pool_used_tokens", "running", "engine_waiting", "hit_rate")
         fresh = replica(0, **dict.fromkeys(names), draining=True)
         (row,) = view_of(state(replicas=1) | {"replicas": [fresh]}).tables[0].rows
-        assert [cell.text for cell in row[6:11]] == ["–", "–", "– / 400,000", "70,000", "–"]
+        assert [cell.text for cell in row[9:14]] == ["–", "–", "– / 400,000", "70,000", "–"]
         assert row[1].tone == "warn"
-        assert row[8].part is None
+        assert row[11].part is None
 
     def test_without_replicas_and_requests_it_says_so(self) -> None:
         empty = state(replicas=0) | {"replicas": [], "decisions": []}
