@@ -21,8 +21,13 @@ OBJECTS = {
     "CompletionBody": "Completions: body",
     "PrismRequest": "`prism` of a body",
     "Report": "`prism` of an answer",
+    "State": "State of an application",
+    "Step": "A step of the last minutes",
+    "Explained": "Explained decision",
     "Error": "Errors",
 }
+ANSWERS = {"Report", "State", "Step", "Explained", "Error"}
+"""What is only answered: its fields have no defaults, and are there or not."""
 
 
 def http_reference() -> str:
@@ -34,7 +39,7 @@ def http_reference() -> str:
         for method, operation in methods.items():
             lines += _endpoint(method.upper(), path, operation)
     for name, title in OBJECTS.items():
-        lines += [f"## {title}", "", *_fields(named[name], named), ""]
+        lines += [f"## {title}", "", *_fields(named[name], named, answered=name in ANSWERS), ""]
     lines += ["## Fields that are passed on to the engine", ""]
     for endpoint, allowed in ALLOWED.items():
         model = "ChatBody" if endpoint == "chat" else "CompletionBody"
@@ -60,8 +65,12 @@ def _endpoint(method: str, path: str, operation: Schema) -> Iterator[str]:
     if body is not None:
         name = body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
         title = OBJECTS[name]
-        anchor = title.lower().replace(":", "").replace(" ", "-")
-        yield f"Body: [{title}](#{anchor})."
+        yield f"Body: [{title}](#{_anchor(title)})."
+        yield ""
+    answer = answers["200"].get("content", {}).get("application/json", {}).get("schema", {})
+    if "$ref" in answer:
+        title = OBJECTS[answer["$ref"].rpartition("/")[2]]
+        yield f"Answer: [{title}](#{_anchor(title)})."
         yield ""
     if operation.get("parameters"):
         yield "| parameter | in | type | |"
@@ -85,22 +94,28 @@ def _endpoint(method: str, path: str, operation: Schema) -> Iterator[str]:
         yield ""
 
 
-def _fields(schema: Schema, named: Mapping[str, Schema]) -> Iterator[str]:
-    yield "| field | type | default | |"
+def _anchor(title: str) -> str:
+    return "".join(c for c in title.lower().replace(" ", "-") if c.isalnum() or c in "-_")
+
+
+def _fields(
+    schema: Schema, named: Mapping[str, Schema], *, answered: bool = False
+) -> Iterator[str]:
+    yield f"| field | type | {'there' if answered else 'default'} | |"
     yield "|---|---|---|---|"
-    yield from _rows(schema, named, "")
+    yield from _rows(schema, named, "", "always" if answered else "needed")
 
 
-def _rows(schema: Schema, named: Mapping[str, Schema], under: str) -> Iterator[str]:
+def _rows(schema: Schema, named: Mapping[str, Schema], under: str, must: str) -> Iterator[str]:
     needed = schema.get("required", ())
     for name, field in schema["properties"].items():
-        default = "needed" if name in needed else _default(field)
+        default = must if name in needed else _default(field)
         yield (
             f"| `{under}{name}` | {_type(field, named)} | {default} | {field.get('description', '')} |"
         )
         inner, mark = _inside(field)
         if inner is not None:
-            yield from _rows(inner, named, f"{under}{name}{mark}.")
+            yield from _rows(inner, named, f"{under}{name}{mark}.", must)
 
 
 def _inside(field: Schema) -> tuple[Schema | None, str]:
@@ -135,7 +150,7 @@ def _type(schema: Schema, named: Mapping[str, Schema] | None = None) -> str:
         return ", ".join(f"`{json.dumps(value)}`" for value in values)
     kind = schema.get("type", "any")
     if isinstance(kind, list):
-        kind = " or ".join(one for one in kind if one != "null")
+        return " or ".join(_type(schema | {"type": one}, named) for one in kind)
     if kind == "array":
         of = _type(schema["items"], named)
         return f"list of {of}" + _bounds(schema, "minItems", "maxItems", "items")

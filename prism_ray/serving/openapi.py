@@ -12,6 +12,7 @@ from typing import Any
 from prism_ray import __version__
 from prism_ray.model import Lane
 from prism_ray.serving.openai_body import DEADLINE_HEADER, ChatBody, CompletionBody
+from prism_ray.serving.openapi_state import EXPLAINED, STATE, STEP
 
 Schema = dict[str, Any]
 
@@ -65,14 +66,40 @@ _PART: Schema = {
     },
 }
 
+_TOOL_CALL: Schema = {
+    "type": "object",
+    "required": ["function"],
+    "properties": {
+        "id": _TEXT,
+        "type": {"enum": ["function"]},
+        "function": {
+            "type": "object",
+            "required": ["name", "arguments"],
+            "properties": {
+                "name": _TEXT,
+                "arguments": {"type": "string", "description": "A JSON object, as text."},
+            },
+        },
+    },
+}
+
 _MESSAGE: Schema = {
     "type": "object",
-    "required": ["role", "content"],
+    "required": ["role"],
     "properties": {
         "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
-        "content": {"anyOf": [_TEXT, {"type": "array", "items": _PART, "minItems": 1}]},
+        "content": {
+            "anyOf": [_TEXT, {"type": "array", "items": _PART, "minItems": 1}, {"type": "null"}],
+            "description": "A user's must be there; other roles' may be null or missing.",
+        },
         "name": _TEXT,
-        "tool_call_id": _TEXT,
+        "tool_calls": {
+            "type": "array",
+            "items": _TOOL_CALL,
+            "description": "What an earlier answer called; its `content` may be null.",
+        },
+        "tool_call_id": {"type": "string", "description": "Which call this is the result of."},
+        "reasoning_content": {"type": "string", "description": "An earlier answer's thinking."},
     },
 }
 
@@ -187,6 +214,9 @@ def published_schema() -> Schema:
         "ChatBody": chat,
         "CompletionBody": completion,
         "Report": _REPORT,
+        "State": STATE,
+        "Step": STEP,
+        "Explained": EXPLAINED,
         "Error": _ERROR,
     }
     schema: Schema = {
@@ -266,9 +296,10 @@ def _state() -> Schema:
         "name": "top",
         "in": "query",
         "schema": _WHOLE,
-        "description": "Most segments and buckets (20).",
+        "description": "Most rows of a list; all replicas are told (20).",
     }
     state = _plain("What waits, what was sent, and every replica.", ("400", "401", "503"))
+    state["responses"]["200"]["content"] = _json("State")
     return state | {"parameters": [top]}
 
 
@@ -281,6 +312,7 @@ def _explain() -> Schema:
         "description": "The `id` of an answer, or a request id.",
     }
     found = _plain("Why a request went where it went.", ("401", "503"))
+    found["responses"]["200"]["content"] = _json("Explained")
     found["responses"]["404"] = _error("No such request is remembered.")
     return found | {"parameters": [name]}
 
@@ -298,8 +330,12 @@ def _metrics() -> Schema:
 
 
 def _error(description: str) -> Schema:
-    reference = {"$ref": "#/components/schemas/Error"}
-    return {"description": description, "content": {"application/json": {"schema": reference}}}
+    return {"description": description, "content": _json("Error")}
+
+
+def _json(name: str) -> Schema:
+    """The content of an answer that has a schema of its own."""
+    return {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
 
 
 def _at_home(value: Any) -> Any:
