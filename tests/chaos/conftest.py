@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,13 +31,16 @@ def deploy() -> Iterator[Callable[[dict[str, Any], type[Replica]], Application]]
     def run(config: dict[str, Any], replica_class: type[Replica]) -> Application:
         os.environ.update(SERVE_ENVIRONMENT)
         # Ray's workers are very nice (15): beside anything else, a real engine would start for minutes.
-        os.environ.setdefault("RAY_worker_niceness", "5")
+        os.environ.setdefault("RAY_worker_niceness", "0")
         (port,) = free_ports(1)
         ray.init(num_cpus=16, include_dashboard=False, logging_level="warning", namespace="tests")
         serve.start(http_options={"host": "127.0.0.1", "port": port})
         loaded = PrismConfig.load(config)
+        began_s = time.monotonic()
         serve.run(assemble(loaded, replica_class=replica_class), name="default", route_prefix="/")
-        return Application(f"http://127.0.0.1:{port}", loaded.replicas.count, loaded.ingress.count)
+        start_s = time.monotonic() - began_s
+        counts = loaded.replicas.count, loaded.ingress.count
+        return Application(f"http://127.0.0.1:{port}", *counts, start_s)
 
     yield run
     serve.shutdown()

@@ -24,16 +24,18 @@ import pytest
 from loadgen.rows import Outcome, RequestRow
 from prism_ray.serving.replica import Replica
 from tests.faults.application import Application
+from tests.faults.books import Books, differences, ended_near, last_looks, sum_of, untold
 from tests.faults.kinds import KINDS, Kind
 from tests.faults.load import Load, attempts, seen
-from tests.faults.processes import Family
+from tests.faults.processes import INGRESS, QAS, Family
 from tests.faults.replicas import MIXED, SIMULATED, FaultyReplica, MixedReplica, make_random_tiny
-
-pytestmark = [pytest.mark.serve, pytest.mark.timeout(1500)]
 
 WHOLE = os.environ.get("PRISM_CHAOS") == "1"
 SEED = int(os.environ.get("PRISM_CHAOS_SEED") or (secrets.randbelow(10_000) if WHOLE else 1))
 FAULTS = int(os.environ.get("PRISM_CHAOS_FAULTS") or (12 if WHOLE else 3))
+
+# The whole form waits for real engines, on a busy machine for minutes each: every wait has its own limit.
+pytestmark = [pytest.mark.serve, pytest.mark.timeout(0 if WHOLE else 600)]
 
 SHORT_FORM = ("replica killed", "QAS killed", "ingress killed")
 """What the short form draws from, on two replicas: one of each, in the seed's order."""
@@ -84,7 +86,7 @@ def drawn(rng: random.Random) -> list[list[Kind]]:
 async def ordeal(app: Application, groups: list[list[Kind]], rng: random.Random) -> None:
     """All faults under load, then the books. AssertionError for anything that may not be."""
     injected: list[Injected] = []
-    async with app.client() as http, Family() as family:
+    async with app.client() as http, Family() as family, Books() as books:
         await app.until_normal(http)
         async with Load(app.base_url, seed=SEED, rate_per_s=4.0, leaving=0.1) as load:
             await asyncio.sleep(2.0)
@@ -97,9 +99,12 @@ async def ordeal(app: Application, groups: list[list[Kind]], rng: random.Random)
         _attribute(injected, load.rows)
         _print(injected, load)
         print(f"books closed {await app.until_books_close(http):.1f} s after the last request")
+        await books.until_told()
+        amiss = await _compare(app, books, load)
         orphans = await _until_none(family.orphans, within_s=15.0)
         assert not orphans, f"processes without their actor: {orphans}"
     _check(groups, injected, load)
+    assert not amiss, amiss
 
 
 async def _inject(
@@ -132,6 +137,22 @@ def _attribute(injected: list[Injected], rows: list[RequestRow]) -> None:
         record.seen = dict(seen(mine))
         record.redone = sum(attempts(r) > 1 for r in answered)
         record.longest_s = max((r.latency_s or 0.0 for r in answered), default=0.0)
+
+
+async def _compare(app: Application, books: Books, load: Load) -> list[str]:
+    """Where the books of clients, ingresses and QAS differ by more than what nobody can know."""
+    rows = load.rows + load.left
+    dead = await last_looks(books.ingresses, INGRESS)
+    dead_qas = await last_looks(books.qas, QAS)
+    counted, told = sum_of(books.ingresses), sum_of(books.qas)
+    unseen = ended_near(rows, load.start_s, dead)
+    unheard = ended_near(rows, load.start_s, dead + dead_qas)
+    print(
+        f"clients, with those that leave: {dict(seen(rows))}; requests of ours {dict(app.probed)}; "
+        f"{len(books.ingresses)} ingresses counted {dict(counted)}, {unseen} may be missing; "
+        f"{len(books.qas)} QAS were told {dict(told)}, {unheard} may be missing"
+    )
+    return differences(rows, app.probed, counted, unseen) + untold(counted, told, unheard)
 
 
 def _print(injected: list[Injected], load: Load) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -24,11 +25,17 @@ CALL_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Application:
-    """The application ``default`` behind ``base_url``, and how many of each it should have."""
+    """The application ``default`` behind ``base_url``, and how many of each it should have.
+
+    ``start_s``: how long its first replicas took to start; those that take a lost one's place are
+    given as long several times over. ``probed``: this object's own requests, as ``Books`` counts them.
+    """
 
     base_url: str
     replicas: int
     ingresses: int
+    start_s: float = 85.0
+    probed: Counter[str] = field(default_factory=Counter)
 
     def client(self) -> httpx.AsyncClient:
         """One that keeps no connection: a server that ends closes them while they are idle."""
@@ -45,13 +52,18 @@ class Application:
         return None
 
     async def until_normal(
-        self, http: httpx.AsyncClient, gone: Collection[int] = (), timeout_s: float = 400.0
+        self,
+        http: httpx.AsyncClient,
+        gone: Collection[int] = (),
+        timeout_s: float | None = None,
     ) -> float:
         """Wait until nothing shows of a fault that ended the processes ``gone``; how long that took.
 
-        AssertionError, with what is still amiss, if it takes too long.
+        AssertionError, with what is still amiss, if it takes too long: by default, a minute and four
+        times what the first replicas took to start.
         """
         start_s = time.monotonic()
+        timeout_s = 60.0 + 4 * self.start_s if timeout_s is None else timeout_s
         while (amiss := await self.amiss(http, gone)) is not None:
             assert time.monotonic() < start_s + timeout_s, f"not normal again: {amiss}"
             await asyncio.sleep(CHECK_S)
@@ -89,7 +101,12 @@ class Application:
         try:
             answer = await http.post("/v1/chat/completions", json=body)
         except httpx.HTTPError as error:
+            self.probed[""] += 1
             return f"a request failed: {error!r}"
+        # An answer that is no JSON is the proxy's, about an ingress that it lost.
+        ours = answer.headers.get("content-type", "").startswith("application/json")
+        counted_as = "ok" if answer.status_code == 200 else str(answer.status_code)
+        self.probed[counted_as if ours else ""] += 1
         if answer.status_code != 200:
             return f"a request got {answer.status_code}: {answer.text[:200]}"
         reason = answer.json()["prism"]["reason"]
