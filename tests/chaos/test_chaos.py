@@ -26,7 +26,7 @@ from prism_ray.serving.replica import Replica
 from tests.faults.application import Application
 from tests.faults.books import Books, differences, ended_near, last_looks, sum_of, untold
 from tests.faults.kinds import KINDS, Kind
-from tests.faults.load import Load, attempts, seen
+from tests.faults.load import Load, redone, seen
 from tests.faults.processes import INGRESS, QAS, Family
 from tests.faults.replicas import MIXED, SIMULATED, FaultyReplica, MixedReplica, make_random_tiny
 
@@ -135,7 +135,7 @@ def _attribute(injected: list[Injected], rows: list[RequestRow]) -> None:
         mine = [r for r in rows if r.ended_s is not None and record.at_s <= r.ended_s < end_s]
         answered = [r for r in mine if r.answered]
         record.seen = dict(seen(mine))
-        record.redone = sum(attempts(r) > 1 for r in answered)
+        record.redone = redone(mine)
         record.longest_s = max((r.latency_s or 0.0 for r in answered), default=0.0)
 
 

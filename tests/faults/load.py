@@ -134,6 +134,11 @@ def _end(row: RequestRow) -> str:
     return str(row.outcome)
 
 
+def redone(rows: Iterable[RequestRow]) -> int:
+    """How many answers took more than one decision."""
+    return sum(attempts(row) > 1 for row in rows if row.answered)
+
+
 def attempts(row: RequestRow) -> int:
     """How often an answered request was decided; 0 where the answer does not say."""
     return int(row.prism["attempts"]) if row.prism else 0

@@ -16,6 +16,8 @@ from ray import serve
 from ray.serve._private.api import _get_global_client
 from ray.serve.schema import ServeDeploySchema
 
+from tests.faults.processes import INGRESS, living
+
 from .contract_tools import Samples, idle, wait_until
 from .update_load import (
     LEDGER,
@@ -224,7 +226,13 @@ def test_a_killed_qas_with_a_full_window_loses_and_doubles_nothing(
         await asyncio.gather(*burst)
 
     outcomes = asyncio.run(load.during(change))
-    print(f"full window of {seen['waiting']}; normal again after {seen['normal_after_s']:.1f} s")
+    again = sum(o.attempts > 1 for o in outcomes)
+    longest_s = max(o.done_s - o.sent_s for o in outcomes)
+    print(
+        f"full window of {seen['waiting']}, {len(outcomes)} requests: {again} decided anew, "
+        f"{decided_directly(outcomes)} of them directly, the longest took {longest_s:.1f} s; "
+        f"normal again after {seen['normal_after_s']:.1f} s"
+    )
     assert_each_answered_once(outcomes, least=300)
     assert outcomes[-1].reason != "qas_unavailable", "QAS decides again"
     # The QAS that is asked is the next one: it was told what was decided before it was there.
@@ -285,21 +293,25 @@ def test_a_killed_ingress_takes_its_own_requests_along_and_no_others(
     """Its tickets leave the window; what the other ingress has there is served."""
     deploy(serve_port, {"name": "Ingress", "num_replicas": 2})
     load = Load(base_url, rate_per_s=2.0, words=240)
-    seen: dict[str, int] = {}
+    seen: dict[str, float] = {}
 
     async def change(http: httpx.AsyncClient) -> None:
         await ready(http, 2)
         burst = await load.burst(http, 180)
         seen["waiting"] = await at_least(http, "waiting", 120)
         pid = next(iter(actors("SERVE_REPLICA::default#Ingress").values()))
+        killed_s = time.monotonic()
         os.kill(pid, signal.SIGKILL)
+        normal = asyncio.create_task(asyncio.to_thread(_until_two_ingresses_without, pid))
         await asyncio.gather(*burst)
+        seen["normal_after_s"] = await normal - killed_s
 
     outcomes = asyncio.run(load.during(change))
     lost = [o for o in outcomes if o.status != 200]
     admitted = ray.get(ray.get_actor(LEDGER, namespace="tests").admitted.remote())
     print(
-        f"{seen['waiting']} waited; {len(lost)} of {len(outcomes)} lost, {len(admitted)} admitted"
+        f"{seen['waiting']} waited; {len(lost)} of {len(outcomes)} lost, {len(admitted)} admitted; "
+        f"two ingresses again after {seen['normal_after_s']:.1f} s"
     )
     assert 20 < len(lost) < len(outcomes) - 20, "one of two ingresses had about half of them"
     assert max(admitted.values()) == 1
@@ -308,3 +320,14 @@ def test_a_killed_ingress_takes_its_own_requests_along_and_no_others(
     assert outcomes[-1].status == 200
     with httpx.Client(base_url=base_url, timeout=60.0) as client:
         wait_until(lambda: idle(client), "books did not close")
+
+
+def _until_two_ingresses_without(pid: int) -> float:
+    """When Serve is content again and two ingresses run, neither of them this process."""
+    deadline = time.monotonic() + 60.0
+    while True:
+        pids = set(living(INGRESS).values())
+        if len(pids) == 2 and pid not in pids and _runs():
+            return time.monotonic()
+        assert time.monotonic() < deadline, f"ingresses: {pids}"
+        time.sleep(0.1)

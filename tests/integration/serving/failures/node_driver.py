@@ -25,7 +25,7 @@ from ray import serve
 from prism_ray.application import assemble
 from prism_ray.config import PrismConfig
 from tests.faults.application import Application
-from tests.faults.load import Load, attempts, seen
+from tests.faults.load import Load, redone, seen
 from tests.faults.nodes import GCS_PORT, HEAD_ADDRESS, NODE_ADDRESS, Nodes
 from tests.faults.processes import INGRESS, QAS, REPLICA, addresses, living
 from tests.faults.replicas import SIMULATED, FaultyReplica
@@ -71,7 +71,7 @@ async def leave_and_return(app: Application, nodes: Nodes, how: str) -> dict[str
     return {
         "sent": load.sent,
         "seen": seen(load.rows),
-        "redone": sum(attempts(row) > 1 for row in load.rows),
+        "redone": redone(load.rows),
         "longest_s": max(row.latency_s or 0.0 for row in load.rows),
         "given_up_after_s": given_up_after_s,
         "away_s": back_s - left_s,
