@@ -18,7 +18,7 @@ from tests.faults.load import STREAMS_END, Load, redone, seen
 from tests.faults.processes import REPLICA, describe, family, living, replica_name, runs
 from tests.faults.replicas import MIXED, MixedReplica, real_replica_pid
 
-pytestmark = [pytest.mark.serve, pytest.mark.real_engine, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.serve, pytest.mark.real_engine, pytest.mark.timeout(2400)]
 
 CONFIG: dict[str, Any] = MIXED | {
     "replicas": MIXED["replicas"] | {"count": 2},
