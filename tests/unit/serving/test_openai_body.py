@@ -112,55 +112,6 @@ class TestFields:
             assert written["model"] == "simulated"
 
 
-class TestPreparation:
-    def test_tenants_and_salts_part_identities(self, preparation: Preparation) -> None:
-        def of(tenant: str, salt: str | None) -> tuple[Any, str]:
-            text = "A long text. " * 30
-            body = {"prompt": None, "cache_salt": salt}
-            body |= {"prism": {"segments": [{"label": "a", "text": text}], "suffix": "?"}}
-            raw = json.dumps(body).encode()
-            request = preparation.inference("completions", raw, {}, tenant, 0.0)
-            return request.prompt.skeleton.segments[0].id, request.cache_salt
-
-        asked = [("a", None), ("a", "x"), ("a", "y"), ("b", None), ("b", "x"), ("ax", None)]
-        assert len({of(*pair)[0] for pair in asked}) == len(asked)
-        assert len({of(*pair)[1] for pair in asked}) == len(asked)
-        assert of("a", "x") == of("a", "x")
-
-    def test_the_bodys_deadline_wins_over_the_header(self, preparation: Preparation) -> None:
-        def deadline(body: dict[str, Any], headers: dict[str, str]) -> float | None:
-            raw = json.dumps(body).encode()
-            return preparation.inference("chat", raw, headers, "default", 100.0).deadline_s
-
-        header = {"x-prism-deadline-s": "2"}
-        assert deadline(CHAT, {}) is None
-        assert deadline(CHAT, header) == 102.0
-        assert deadline(CHAT | {"prism": {"deadline_s": 5}}, header) == 105.0
-
-    @settings(max_examples=400, deadline=None)
-    @given(data=st.data())
-    def test_any_json_is_prepared_or_refused_in_the_openai_body(
-        self, preparation: Preparation, data: st.DataObject
-    ) -> None:
-        values = st.recursive(
-            st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=4),
-            max_leaves=8,
-        )
-        body = data.draw(st.dictionaries(_KEYS, values | _MESSAGES, max_size=6) | values)
-        for endpoint, base in (("chat", CHAT), ("completions", COMPLETION)):
-            for asked in (body, base | body if isinstance(body, dict) else body):
-                raw = json.dumps(asked).encode()
-                _prepared_or_refused(preparation, endpoint, raw)
-
-    @settings(max_examples=200, deadline=None)
-    @given(raw=st.binary(max_size=64))
-    def test_any_bytes_are_refused(self, preparation: Preparation, raw: bytes) -> None:
-        with pytest.raises(ApiError) as error:
-            preparation.inference("chat", raw, {}, "default", 0.0)
-        _is_the_openai_body(error.value)
-
-
 _KEYS = st.text(max_size=4) | st.sampled_from(
     [
         *sorted(ALLOWED["chat"] | ALLOWED["completions"] | {"prism", "cache_salt", "rid"}),
@@ -214,6 +165,57 @@ _MESSAGES = st.lists(
     ),
     max_size=3,
 )
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=4),
+    max_leaves=8,
+)
+
+_BODIES = st.dictionaries(_KEYS, _VALUES | _MESSAGES, max_size=6) | _VALUES
+
+
+class TestPreparation:
+    def test_tenants_and_salts_part_identities(self, preparation: Preparation) -> None:
+        def of(tenant: str, salt: str | None) -> tuple[Any, str]:
+            text = "A long text. " * 30
+            body = {"prompt": None, "cache_salt": salt}
+            body |= {"prism": {"segments": [{"label": "a", "text": text}], "suffix": "?"}}
+            raw = json.dumps(body).encode()
+            request = preparation.inference("completions", raw, {}, tenant, 0.0)
+            return request.prompt.skeleton.segments[0].id, request.cache_salt
+
+        asked = [("a", None), ("a", "x"), ("a", "y"), ("b", None), ("b", "x"), ("ax", None)]
+        assert len({of(*pair)[0] for pair in asked}) == len(asked)
+        assert len({of(*pair)[1] for pair in asked}) == len(asked)
+        assert of("a", "x") == of("a", "x")
+
+    def test_the_bodys_deadline_wins_over_the_header(self, preparation: Preparation) -> None:
+        def deadline(body: dict[str, Any], headers: dict[str, str]) -> float | None:
+            raw = json.dumps(body).encode()
+            return preparation.inference("chat", raw, headers, "default", 100.0).deadline_s
+
+        header = {"x-prism-deadline-s": "2"}
+        assert deadline(CHAT, {}) is None
+        assert deadline(CHAT, header) == 102.0
+        assert deadline(CHAT | {"prism": {"deadline_s": 5}}, header) == 105.0
+
+    @settings(max_examples=400, deadline=None)
+    @given(body=_BODIES)
+    def test_any_json_is_prepared_or_refused_in_the_openai_body(
+        self, preparation: Preparation, body: Any
+    ) -> None:
+        for endpoint, base in (("chat", CHAT), ("completions", COMPLETION)):
+            for asked in (body, base | body if isinstance(body, dict) else body):
+                raw = json.dumps(asked).encode()
+                _prepared_or_refused(preparation, endpoint, raw)
+
+    @settings(max_examples=200, deadline=None)
+    @given(raw=st.binary(max_size=64))
+    def test_any_bytes_are_refused(self, preparation: Preparation, raw: bytes) -> None:
+        with pytest.raises(ApiError) as error:
+            preparation.inference("chat", raw, {}, "default", 0.0)
+        _is_the_openai_body(error.value)
 
 
 def _prepared_or_refused(preparation: Preparation, endpoint: Any, raw: bytes) -> None:
