@@ -266,15 +266,19 @@ class TestOutage:
         store = TelemetryStore(url, "app", limits=QUICK)
         store.start()
         await until(lambda: store.up)
+        assert store.stats.outages == 0
         with redis.Redis.from_url(url) as client:
             client.config_set("maxmemory-policy", "noeviction")
             client.config_set("maxmemory", "1")
             try:
                 await until(lambda: not store.up)
+                store.put_snapshot(snapshot("a"))
             finally:
                 client.config_set("maxmemory", "64mb")
                 client.config_set("maxmemory-policy", "allkeys-lru")
-        await until(lambda: store.up)
+        await until(lambda: store.up and not store.stats.buffered)
+        assert (store.stats.outages, store.stats.dropped) == (1, 0)
+        assert [row.snapshot for row in (await read_state(url, "app")).replicas] == [snapshot("a")]
         await store.close()
 
     async def test_a_wrong_password_is_an_outage_that_shows_no_password(

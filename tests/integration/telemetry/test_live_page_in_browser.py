@@ -58,19 +58,21 @@ def driver() -> Iterator[Any]:
 
 @pytest.fixture
 def say() -> Iterator[Say]:
-    """Serve a document with the page's own headers; gives its address."""
+    """Serve a document with the page's own headers (None: hang up instead); gives its address."""
     needed_browser()
-    said: dict[str, str] = {}
+    said: dict[str, str | None] = {}
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            html = said.get(self.path)
-            self.send_response(404 if html is None else 200)
+            html = said.get(self.path, "")
+            if html is None:
+                return
+            self.send_response(200 if self.path in said else 404)
             for name, value in live_page.HEADERS.items():
                 self.send_header(name, value)
             self.send_header("Content-Type", "text/html; charset=utf-8")
             self.end_headers()
-            self.wfile.write((html or "").encode())
+            self.wfile.write(html.encode())
 
         def log_message(self, *args: object) -> None:
             pass
@@ -78,7 +80,7 @@ def say() -> Iterator[Say]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
-    def serve(html: str) -> str:
+    def serve(html: str | None) -> str:
         said["/prism/"] = html
         return f"http://127.0.0.1:{server.server_port}/prism/"
 
@@ -165,12 +167,15 @@ def test_a_reader_keeps_place_and_selection_while_it_is_refreshed(driver: Any, s
     assert complaints(driver) == []
 
 
+@pytest.mark.parametrize("broken", ["", None], ids=["an empty page", "no answer"])
 def test_while_nobody_answers_it_says_so_and_goes_on_when_somebody_does(
-    driver: Any, say: Say
+    driver: Any, say: Say, broken: str | None
 ) -> None:
-    driver.get(say(live_page.page(state(1), refresh_s=1)))
-    say("")
+    driver.get(say(live_page.page(state(1, waiting=4141), refresh_s=1)))
+    say(broken)
     _until(driver, "document.getElementById('status').className === 'warn'")
+    assert "no answer" in driver.find_element("id", "status").text
+    assert "4,141" in driver.find_element("css selector", ".facts").text, "what it knew stays"
     say(live_page.page(state(1, waiting=31), refresh_s=1))
     _until(driver, "document.getElementById('status').className === ''")
     _until(driver, "document.querySelector('.facts').innerText.includes('31')")

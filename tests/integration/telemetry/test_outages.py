@@ -178,6 +178,7 @@ class TestTheServer:
             with server.client() as client:
                 client.replicaof("127.0.0.1", "1")  # where nobody is
             await watch.outage()
+            assert "read only replica" in caplog.text
             with server.client() as client:
                 client.replicaof("NO", "ONE")
             await watch.recovery(server.url)
@@ -247,6 +248,7 @@ class TestPasswordsAndPermissions:
         async with watching(url, caplog, up=False) as watch:
             await until(lambda: watch.store.stats.outages == 1)
             await watch.outage()
+            assert "no permissions" in caplog.text
             with server.client() as client:
                 client.execute_command("ACL SETUSER prism +@write")
             await watch.recovery(url)
@@ -284,6 +286,7 @@ class TestTheUrl:
         async with watching(f"{server.url}?db=77", caplog, up=False) as watch:
             await until(lambda: watch.store.stats.outages == 1)
             await watch.outage()
+            assert "DB index" in caplog.text
 
     @pytest.mark.parametrize("url", ["http://host", "redis://:s3cret@host:port", "host:6379"])
     def test_what_is_no_url_is_said_at_once(self, url: str) -> None:
