@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import pytest
@@ -79,15 +80,19 @@ async def test_the_model_with_the_real_batches_caches_what_the_real_engine_cache
 async def test_a_profile_of_the_real_engine_tells_its_steps_and_can_be_simulated(
     bench: Bench, tmp_path: Path
 ) -> None:
-    measured = await calibrate(bench.engine, bench.steps, bench.tokens, output_tokens=3, rounds=2)
+    thrice = [
+        await calibrate(bench.engine, bench.steps, bench.tokens, output_tokens=3, rounds=2)
+        for _ in range(3)
+    ]
+    measured = thrice[-1]
     assert measured.fit.cost.new_token_s > 0
     assert measured.fit.explained > 0
     assert min(r.steps for r in measured.residuals.values()) > 20
     assert measured.residuals.keys() == {"prefill", "decode"}
-    # Of steps that were not fitted, on a machine that does other things too.
-    told = sum(measured.fit.cost.step_s(*step[1:4]) for step in measured.steps)
-    assert told == pytest.approx(sum(step.seconds for step in measured.steps), rel=0.6)
-    assert abs(measured.residuals["prefill"].total) < 1
+    for kind in measured.residuals:
+        # Of steps that were not fitted. A stall of the machine is in one of the three sums.
+        told = median(each.residuals[kind].total for each in thrice)
+        assert abs(told) < 0.25, kind
     file = tmp_path / "tiny.json"
     file.write_text(json.dumps(as_profile("tiny", "cpu", measured).to_json()))
     ran = simulate_run(SimSpec(profile=str(file), policy="qas", requests=30, qps=5.0))
