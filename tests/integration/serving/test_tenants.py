@@ -7,6 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import httpx
@@ -18,6 +19,8 @@ pytestmark = pytest.mark.serve
 
 STEP_S = 0.1
 CHUNK = 512
+PASSED_MAX = 5
+"""Of the flood's requests, one a step: those sent ahead, and those that double a guest's batch."""
 CONFIG: dict[str, Any] = {
     "extends": "simulated",
     "scheduler": {"policy": "qas"},  # its reasons tell of a bucket, which must be the tenant's own
@@ -53,15 +56,19 @@ class TestSimulatedEngine:
         url = str(client.base_url)
         alone = asyncio.run(Watch(url).quiet_tenant(flood=False))
         beside = asyncio.run(Watch(url).quiet_tenant(flood=True))
-        prefill_ahead_s = 2 * STEP_S
-        # What a busy machine makes every request wait, whoever asks, is not another tenant's doing.
-        allowed_s = 2 * p99(alone.times) + prefill_ahead_s + 2 * p99(beside.stalls)
-        # The second longest: one stall that nothing sampled is no flood, which delays many.
-        assert sorted(beside.times)[-2] <= allowed_s, (
-            allowed_s,
-            sorted(beside.times),
-            p99(beside.stalls),
+        told = (
+            sorted(alone.waits),
+            sorted(beside.waits),
+            median(beside.stalls),
+            max(beside.stalls),
         )
+        prefill_ahead_s = 2 * STEP_S
+        allowed_s = 2 * median(s for s, _ in alone.waits) + prefill_ahead_s
+        # What a busy machine makes every request wait, whoever asks, is not another tenant's doing.
+        assert median(s for s, _ in beside.waits) <= allowed_s + 2 * median(beside.stalls), told
+        # Nor is a stall that nothing sampled, in which the flood stood still too.
+        longest_s = allowed_s + 2 * max(beside.stalls)
+        assert all(s <= longest_s or passed <= PASSED_MAX for s, passed in beside.waits), told
         assert beside.refused["a"] > 0, "the flooding tenant's own queue was never full"
         assert beside.refused["b"] == 0
         assert p99(beside.flood_times) > 3.0, "the flood was none"
@@ -79,12 +86,13 @@ class TestSimulatedEngine:
 class Watch:
     """Asks as two tenants at once; b's and a's times to first token, refusals, and stalls.
 
-    A stall is how long the application takes to say that it is alive.
+    With b's times goes how many of a's requests got their first token meanwhile. A stall is how long
+    the application takes to say that it is alive.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.times: list[float] = []
+        self.waits: list[tuple[float, int]] = []
         self.flood_times: list[float] = []
         self.stalls: list[float] = []
         self.refused: Counter[str] = Counter()
@@ -101,7 +109,7 @@ class Watch:
             await asyncio.gather(
                 self._ask(http, "a", 0.0, "First?"), self._ask(http, "b", 0.3, "First?")
             )
-            self.times.clear()
+            self.waits.clear()
             lead_s = 5.0 if flood else 0.0
             quiet = [
                 self._ask(http, "b", lead_s + n + rng.random(), f"Question {n}?") for n in range(12)
@@ -121,7 +129,7 @@ class Watch:
 
     async def _ask(self, http: httpx.AsyncClient, tenant: str, at_s: float, question: str) -> None:
         await asyncio.sleep(at_s)
-        started = time.monotonic()
+        started, before = time.monotonic(), len(self.flood_times)
         request = body(f"document of {tenant} " + DOCUMENT, question, stream=True)
         headers = {"x-prism-tenant": tenant}
         async with http.stream(
@@ -135,8 +143,11 @@ class Watch:
             async for line in answer.aiter_lines():
                 if waiting and '"content"' in line:
                     waiting = False
-                    times = self.times if tenant == "b" else self.flood_times
-                    times.append(time.monotonic() - started)
+                    took_s = time.monotonic() - started
+                    if tenant == "b":
+                        self.waits.append((took_s, len(self.flood_times) - before))
+                    else:
+                        self.flood_times.append(took_s)
 
     async def _watch(self, http: httpx.AsyncClient) -> None:
         while True:
