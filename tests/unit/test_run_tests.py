@@ -62,6 +62,7 @@ def test_the_second_try_starts_afresh_and_decides(
         "@pytest.fixture(scope='module')\n"
         "def tries(): return len(counter.read_text())\n"
     )
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # this test may run in one itself
     monkeypatch.setattr(tool, "REPOSITORY", tmp_path)
     monkeypatch.setattr(tool, "LAST_FAILED", tmp_path / ".pytest_cache/v/cache/lastfailed")
     assert tool.main(["-q"]) == code
