@@ -31,7 +31,7 @@ FIGURES = {
 }
 """Column -> path in a run's JSON."""
 _COLUMNS = (
-    *("setting", "arm", "qps", "load", "seed", "requests", *FIGURES),
+    *("setting", "arm", "qps", "load", "seed", "requests", "asked", *FIGURES),
     *(f"{name}_hash" for name in HASHES),
     "git_commit",
 )
@@ -45,13 +45,26 @@ def figure(result: Mapping[str, Any], metric: str) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
+def asked(run: Mapping[str, Any]) -> int:
+    """How many requests the run was told to serve; a recorded trace may have had fewer."""
+    config = run.get("config") or {}
+    return int(run.get("asked") or config.get("requests") or run["requests"])
+
+
 def write_runs(file: Path, runs: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
     """Runs by setting, in full precision: what is computed from the file is what is from the runs."""
     with file.open("w", encoding="utf-8", newline="") as out:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(_COLUMNS)
         for setting, run in runs:
-            told = [run["arm"], run["qps"], run.get("load"), run["seed"], run["requests"]]
+            told = [
+                run["arm"],
+                run["qps"],
+                run.get("load"),
+                run["seed"],
+                run["requests"],
+                asked(run),
+            ]
             figures = [figure(run, path) for path in FIGURES.values()]
             hashes = [run["hashes"][name] for name in HASHES]
             writer.writerow([setting, *told, *figures, *hashes, run.get("git_commit")])
@@ -77,6 +90,7 @@ def _run(row: Mapping[str, str]) -> dict[str, Any]:
         "load": float(row["load"]) if row["load"] else None,
         "seed": int(row["seed"]),
         "requests": int(row["requests"]),
+        "asked": int(row["asked"]),
         "hashes": {name: row[f"{name}_hash"] for name in HASHES},
         "git_commit": row["git_commit"] or None,
     }

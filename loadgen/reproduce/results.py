@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadgen.reproduce.kept import RUNS_CSV, read_runs
+from loadgen.reproduce.kept import RUNS_CSV, asked, read_runs
 from loadgen.reproduce.runs import RUNS
 from loadgen.sweep.tables import HASHES, Incomparable
 
@@ -47,7 +47,7 @@ class Results:
     def has(self, setting: str, arm: str, qps: float, seed: int, requests: int) -> bool:
         """Whether that very run is there."""
         run = self.at(setting, arm, qps).get(seed)
-        return run is not None and run["requests"] == requests
+        return run is not None and asked(run) == requests
 
     @property
     def count(self) -> int:

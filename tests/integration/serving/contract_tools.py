@@ -90,6 +90,7 @@ def busy(client: httpx.Client, waiting: int = 0, max_tokens: int = 2000) -> Iter
         wait_until(
             lambda n=number: state(client)["sent"] + state(client)["waiting"] > n,  # type: ignore[misc]
             "the engine did not get busy",
+            timeout_s=30.0,
         )
     try:
         yield
