@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,11 +13,11 @@ import pytest
 
 from tests.faults.application import Application
 from tests.faults.kinds import kind
-from tests.faults.load import STREAMS_END, Load, redone, seen
+from tests.faults.load import STREAMS_END, Load, seen
 from tests.faults.processes import REPLICA, describe, family, living, replica_name, runs
 from tests.faults.replicas import MIXED, MixedReplica, real_replica_pid
 
-pytestmark = [pytest.mark.serve, pytest.mark.real_engine, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.serve, pytest.mark.real_engine, pytest.mark.timeout(1200)]
 
 CONFIG: dict[str, Any] = MIXED | {
     "replicas": MIXED["replicas"] | {"count": 2},
@@ -28,10 +27,8 @@ CONFIG: dict[str, Any] = MIXED | {
 
 @pytest.fixture(scope="module")
 def app(run_app: Callable[..., httpx.Client], random_tiny: Any) -> Application:
-    began_s = time.monotonic()
     client = run_app(CONFIG, replica_class=MixedReplica)
-    start_s = time.monotonic() - began_s
-    return Application(str(client.base_url).rstrip("/"), 2, 1, start_s)
+    return Application(str(client.base_url).rstrip("/"), 2, 1)
 
 
 def _real() -> tuple[int, str]:
@@ -62,18 +59,13 @@ async def _dies(app: Application, name: str) -> None:
             await load.burst(40)
             await _until_it_runs_some(app, http, replica)
             await asyncio.sleep(1.0)
-            gone = await kind(name).inject(random.Random(0))
+            await kind(name).inject(random.Random(0))
             died_s = load.now_s
             await asyncio.sleep(3.0)
         # The other replica has served the rest by now; a new engine is still being started.
         await app.until_books_close(http)
         left = [describe(p) for p in engine if runs(p) and p.pid != pid]
-        await app.until_normal(http, gone)
-        normal_after_s = load.now_s - died_s
-    print(
-        f"{name}: {dict(seen(load.rows))}, {redone(load.rows)} decided anew; "
-        f"normal after {normal_after_s:.1f} s (the first start took {app.start_s:.1f} s)"
-    )
+    print(f"{name}: {dict(seen(load.rows))}")
     assert len(load.rows) == load.sent
     assert set(seen(load.rows)) == {"answered"} | STREAMS_END
     lost = [r for r in load.rows if not r.answered]
