@@ -51,7 +51,6 @@ HANDLES_MAX = 1024
 GONE_CHECKS = 4
 """Half seconds that a request without an answer stays with a replica that Serve does not name here."""
 
-
 AGAIN_AFTER_S = 0.5
 """Pause before a request is decided anew whose replica may be alive: the same one may be chosen again."""
 
@@ -403,20 +402,25 @@ class Dispatching:
     async def _payloads(
         self, request: Inference, first: Answer, messages: AsyncIterator[Answer]
     ) -> AsyncIterator[tuple[dict[str, Any], ...]]:
-        async for message in _chain(first, messages):
-            if isinstance(message, Payloads):
-                request.last_payload_s = time.monotonic()
-                if request.first_payload_s is None:
-                    request.first_payload_s = request.last_payload_s
-                if message.answered is not None:
-                    request.answered = message.answered
-                yield message.items
-            elif isinstance(message, Answered):
-                request.answered = message
-            elif isinstance(message, EngineSaysNo):  # noticed only in the engine's scheduler
-                raise errors.ApiError(message.status, "refused", body=message.body)
-            elif not isinstance(message, Accepted):
-                raise errors.internal(f"unexpected {type(message).__name__} from the replica")
+        try:
+            async for message in _chain(first, messages):
+                if isinstance(message, Payloads):
+                    request.last_payload_s = time.monotonic()
+                    if request.first_payload_s is None:
+                        request.first_payload_s = request.last_payload_s
+                    if message.answered is not None:
+                        request.answered = message.answered
+                    yield message.items
+                elif isinstance(message, Answered):
+                    request.answered = message
+                elif isinstance(message, EngineSaysNo):  # noticed only in the engine's scheduler
+                    raise errors.ApiError(message.status, "refused", body=message.body)
+                elif not isinstance(message, Accepted):
+                    raise errors.internal(f"unexpected {type(message).__name__} from the replica")
+        except ReplicaLost:
+            if request.answered is None:
+                raise
+            # All of the answer is there; what the replica did after it is no matter of this request.
         if request.answered is None:
             raise ReplicaLost("its answer broke off")
 

@@ -225,6 +225,16 @@ class TestALostReplica:
         world.qas.decided = ["a", "b"]
         world.replicas.answers = [[*WHOLE[:1], unreachable()], WHOLE]
         assert await world.answer() == [{"text": "a"}]
+        assert len(world.replicas.calls) == 2
+
+    @pytest.mark.parametrize("stream", [True, False])
+    async def test_an_answer_whose_end_is_told_is_whole_whatever_its_replica_does_then(
+        self, world: World, stream: bool
+    ) -> None:
+        world.qas.decided = ["a", "b"]
+        world.replicas.answers = [[*WHOLE, ActorDiedError()], WHOLE]
+        assert await world.answer(stream=stream) == [{"text": "a"}]
+        assert len(world.replicas.calls) == 1, "nothing is served twice"
 
 
 class TestAReplicaThatTheIngressDoesNotKnow:
